@@ -26,7 +26,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-durable test-ray test-wheel test-package test-python test-suites check lint types imports bench bench-vllm pictures coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-durable test-streams test-ray test-wheel test-package test-python test-suites check lint types imports bench bench-vllm pictures coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -127,6 +127,10 @@ test-deploy: $(VENV)/.test $(HELM_VENV)/.ready  ## Run the steps of the image, a
 
 test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model under way, in about 8 minutes
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest tests/engines/test_pool.py -k killed $(ARGS)
+
+test-streams: $(VENV)/.test  ## Kill processes with 200 streams under way
+	for seed in 1 2 3 4 5; do STREAMS=40 SEED=$$seed $(BIN)/python -m pytest -n 0 tests/test_streams.py -k killed $(ARGS) || exit 1; done
+	STREAMS=40 $(BIN)/python -m pytest -n 0 tests/http/test_resuming.py tests/test_streams.py -k "not killed" $(ARGS)
 
 test-durable: $(VENV)/.test  ## Kill servers with 200 durable streams under way, on each database, in about 3 minutes
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest -n 0 tests/test_durable.py -k killed -s $(ARGS)

@@ -14,6 +14,7 @@ from antiphon.compose import compose
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.engines import llama_cpp, registry, scripted, upstream, vllm
+from antiphon.engines.pool import PoolEngine
 from antiphon.engines.registry import engine_for
 from antiphon.model_tables import KeepLoaded, ModelSettings
 from tests.run.support import answered, fold, turn
@@ -287,6 +288,25 @@ async def test_replicas_are_one_model(serve: Callable[..., Settings], tmp_path: 
         await models.start()
         assert fold((await answered(turn(), await models.model("a"))).events).text == "Hi"
         await models.stop()
+
+
+@pytest.mark.parametrize(
+    ("events", "replicas"),
+    [
+        ("auto", '["http://a", "http://b"]'),
+        ("off", '["http://a", { model = "http://b", kv_events = "tcp://*:1" }]'),
+        ("off", '[{ model = "http://a", kv_events = "auto" }, "http://b"]'),
+        ("off", '["http://a", "http://b"]'),
+    ],
+)
+def test_replicas_are_followed_by_their_events(
+    serve: Callable[..., Settings], events: str, replicas: str
+) -> None:
+    pytest.importorskip("zmq", reason="the extra kv-events is not installed")
+    table = f'store = "memory"\n[[models]]\nname = "m"\nkv_events = "{events}"\nreplicas = {replicas}\n'
+    engine = compose(serve(table)).app.models._served[0]._engine
+    assert isinstance(engine, PoolEngine)
+    assert (engine._follow is not None) is ("kv_events" in replicas or events == "auto")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "8 Gigabytes", ""])

@@ -1,9 +1,11 @@
 """The events of caches on their way from replicas to servers: late, lost, and in any order across replicas.
 
 Those of one replica keep their order, as on a connection. The bytes are those of vLLM's publisher, which
-repeats what it is asked for from a buffer. A replica that is another process counts from 0 again.
+repeats what it is asked for from a buffer. A replica that is another process counts from 0 again, and what it
+tells before servers have connected again is lost.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from antiphon.engines.cache_views import EventsView
-from antiphon.engines.kv_events import END, SEQUENCE_BYTES, CacheEvents
+from antiphon.engines.kv_events import END, SEQUENCE_BYTES
 from antiphon.engines.kv_sources import Source
 from simulation.loop import Process, SimulatedLoop
 
@@ -23,6 +25,8 @@ BUFFER = 10_000
 """Messages that a publisher can repeat."""
 TRIP = 0.01
 """Seconds that a replay takes to each side, at most."""
+CONNECTING = 1.0
+"""Seconds until a connection to another process is there, at most."""
 
 Frames = Sequence[bytes]
 _encode = msgspec.msgpack.Encoder().encode
@@ -79,10 +83,16 @@ class Publisher:
         self._next = 0
         self._buffer.clear()
         self.up = True
+        for subscription in self._subscriptions:
+            subscription.connect_again()
 
     def subscribe(self, subscription: "Subscription") -> None:
         """Send it all from now on."""
         self._subscriptions.append(subscription)
+
+    def unsubscribe(self, subscription: "Subscription") -> None:
+        """Send it nothing more."""
+        self._subscriptions.remove(subscription)
 
     def repeat(self, start: int) -> list[Frames]:
         """What it has of the messages from this number on, and the end."""
@@ -90,7 +100,11 @@ class Publisher:
         return [*kept, (b"", END.to_bytes(SEQUENCE_BYTES, "big"), b"")]
 
     def _publish(self, event: dict[str, Any]) -> None:
-        frames = (b"", self._next.to_bytes(SEQUENCE_BYTES, "big"), _encode([0.0, [event], 0]))
+        frames = (
+            b"",
+            self._next.to_bytes(SEQUENCE_BYTES, "big"),
+            _encode([self._bus.loop.time(), [event], 0]),
+        )
         self._next += 1
         self._buffer.append(frames)
         for subscription in self._subscriptions:
@@ -106,17 +120,53 @@ class Subscription:
         self._publisher = publisher
         self._view = view
         self._process = process
-        self._rank: CacheEvents = view.add_rank()
+        [self._rank] = view.begin([Source(publisher.name)])
+        self._ended = False
         self._at = 0.0  # when the last message comes
         self._last = -1
         self._stored = 0  # blocks that were told of since the cache was known to be empty
+        self._replays: asyncio.TimerHandle | None = None
+        self._connecting: asyncio.TimerHandle | None = None
         publisher.subscribe(self)
+        self._connected()
+
+    def end(self) -> None:
+        """What is under way comes no more."""
+        self._ended = True
+        self._publisher.unsubscribe(self)
+
+    def connect_again(self) -> None:
+        """The replica is another process."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._connecting = self._later(CONNECTING, self._connected)
+
+    def _connected(self) -> None:
+        self._connecting = None
+        self._deliver(self._begin)
+
+    def _begin(self) -> None:
+        """It is known that the connection is new."""
+        self._last, self._stored = -1, 0
+        self._ask(self._rank.connected())
 
     def send(self, frames: Frames) -> None:
-        """A message is on its way; it does not overtake the one before."""
-        loop, rng = self._bus.loop, self._bus.rng
-        self._at = max(self._at, loop.time() + rng.random() * self._bus.delay)
-        loop.call_at(self._at, self._receive, frames, context=self._process.context())
+        """A message is on its way, if there is a connection; it does not overtake the one before."""
+        if self._connecting is None:
+            self._deliver(self._receive, frames)
+
+    def _deliver(self, do: Callable[..., None], *arguments: Any) -> None:
+        loop = self._bus.loop
+        self._at = max(self._at, loop.time() + self._bus.rng.random() * self._bus.delay)
+        loop.call_at(self._at, self._do, do, *arguments, context=self._process.context())
+
+    def _later(self, most: float, do: Callable[..., None], *arguments: Any) -> asyncio.TimerHandle:
+        wait = self._bus.rng.random() * most
+        return self._bus.loop.call_later(wait, self._do, do, *arguments, context=self._process.context())
+
+    def _do(self, do: Callable[..., None], *arguments: Any) -> None:
+        if not self._ended:
+            do(*arguments)
 
     def _receive(self, frames: Frames) -> None:
         number = int.from_bytes(frames[1], "big")
@@ -150,8 +200,9 @@ class Subscription:
                 self._stored = 0
 
     def _ask(self, start: int) -> None:
-        wait = self._bus.rng.random() * TRIP
-        self._bus.loop.call_later(wait, self._replay, start, context=self._process.context())
+        if self._replays is not None:
+            self._replays.cancel()
+        self._replays = self._later(TRIP, self._replay, start)
 
     def _replay(self, start: int) -> None:
         if not self._publisher.up:
@@ -168,10 +219,15 @@ class Follower:
     def __init__(self, bus: Bus, process: Process) -> None:
         self._bus = bus
         self._process = process
+        self._subscriptions: dict[EventsView, Subscription] = {}
 
-    def follow(self, source: Source, view: EventsView) -> None:
+    def follow(self, sources: Sequence[Source], view: EventsView) -> None:
         """See `EventFollower`."""
-        Subscription(self._bus, self._bus.publishers[source.endpoint], view, self._process)
+        if (before := self._subscriptions.pop(view, None)) is not None:
+            before.end()
+        [source] = sources
+        publisher = self._bus.publishers[source.endpoint]
+        self._subscriptions[view] = Subscription(self._bus, publisher, view, self._process)
 
     async def stop(self) -> None:
         """See `EventFollower`."""

@@ -67,7 +67,7 @@ class Front:
         engines = [(machine.name, RemoteEngine(machine, LIMITS)) for machine in world.machines]
         follow = None if world.plan.delay is None else partial(Follower, world.bus, self.process)
         self.pool = PoolEngine(engines, self._choose, follow, draw=Random(self.name).random)
-        self.shared = SharedPools(storage, questions, self.pool, self.name, str)
+        self.shared = SharedPools(storage, questions, self.pool, lambda: self.name, str)
 
     def _choose(self, replicas: Sequence[Replica], prompt: PromptBlocks) -> Replica:
         replica = self._world.plan.choose(replicas, prompt)

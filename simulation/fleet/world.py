@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from antiphon.core.shared_loads import LEASE_SECONDS, Drain
-from antiphon.engines.cache_views import EXPECTED_SECONDS
+from antiphon.engines.block_index import EXPECTED_SECONDS
 from antiphon.engines.pool import Choose, cheapest
 from simulation.clocks import simulated_clocks
 from simulation.database import Memory, SharedDatabase

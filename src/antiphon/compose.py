@@ -36,7 +36,7 @@ from antiphon.core.limits import Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.dialects.registry import check
 from antiphon.engines.engine import Attachable, Engine, SharesSlots
-from antiphon.engines.pool import PoolEngine
+from antiphon.engines.pool import PoolEngine, follow_of, member_of
 from antiphon.model_tables import ModelSettings
 from antiphon.processes.table import Shares
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
@@ -324,11 +324,15 @@ def _served(
 
 def _engine(model: ModelSettings, limits: Limits, shares: Shares | None) -> Engine:
     """The engine: a single one, or a pool."""
-    engines = [(str(getattr(options, "model", "")), options.build(limits)) for options in model.engines]
+    is_pool = len(model.engines) > 1
+    engines = [
+        (str(getattr(options, "model", "")), member_of(options, limits) if is_pool else options.build(limits))
+        for options in model.engines
+    ]
     for _, engine in engines:
         if shares is not None and isinstance(engine, Attachable):
             engine.attach(shares.link())
-    return PoolEngine(engines) if len(engines) > 1 else engines[0][1]
+    return PoolEngine(engines, follow=follow_of(model.engines)) if is_pool else engines[0][1]
 
 
 async def _open_with_retries(opened: Callable[[], Awaitable[Store]]) -> Store:

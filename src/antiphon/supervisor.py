@@ -19,9 +19,10 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -53,6 +54,7 @@ from antiphon.processes.channel import (
 from antiphon.processes.hosts import EngineHost, Hosts
 from antiphon.processes.listening import finishing, listening
 from antiphon.processes.start import Logging, Start, spawn
+from antiphon.processes.streams import StreamKeeper
 from antiphon.processes.table import Table, create
 
 DEATHS = 3
@@ -168,6 +170,9 @@ class Supervisor:
         self._failure: str | None = None
         self._greeted = self._draining = self._replacing = self._renewing = False
         self._ended = asyncio.Event()
+        self._streams = StreamKeeper()
+        tcp, tls = settings.unix_socket is None, settings.tls_certificate is not None
+        self._streams_outlive = sys.platform == "linux" and tcp and not tls
 
     @property
     def _descriptors(self) -> list[int]:
@@ -219,7 +224,8 @@ class Supervisor:
         row = next(row for row in range(self._table.rows) if row not in self._processes)
         ours, theirs = socket.socketpair()
         links = self._hosts.links(place)
-        with theirs, _blocked():
+        passage = self._passage(row)
+        with theirs, passage or nullcontext(), _blocked():
             start = Start(
                 settings=self._settings,
                 place=place,
@@ -232,6 +238,7 @@ class Supervisor:
                 bell=self._bells[row][0],
                 bells=[writing for _, writing in self._bells],
                 links=links,
+                streams=None if passage is None else passage.fileno(),
             )
             spawned = spawn("antiphon.http.process", start)
         channel = Channel(ours, FromProcess)
@@ -239,6 +246,22 @@ class Supervisor:
         process.links = links
         self._do(self._watch(process))
         return process
+
+    def _passage(self, row: int) -> socket.socket | None:
+        """The process's end of the socket by which streams are passed on, if they outlive it."""
+        if not self._streams_outlive:
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._streams.open(row, ours)
+        return theirs
+
+    def _pass_streams(self) -> None:
+        """Give the streams of processes that have died to those that are ready."""
+        ready = [process for process in self._processes.values() if process.ready]
+        staying = [process for process in ready if process.kept]
+        self._streams.give({process.row: 0 for process in staying or ready})
+        if self._draining and not ready:
+            self._streams.drop()
 
     async def _watch(self, process: _Process) -> None:
         """Read what a process says, until it ends."""
@@ -249,6 +272,9 @@ class Supervisor:
         del self._processes[process.row]
         self._hosts.forget(process.links)
         self._table.clear(process.row)
+        if self._streams_outlive:
+            self._streams.close(process.row)
+            self._pass_streams()
         for row in self._processes:  # its permits are free
             self._table.ring(row)
         if process.snapshot is not None:
@@ -412,6 +438,7 @@ class Supervisor:
             case Ready(lines):
                 process.lines = lines
                 process.changed.set()
+                self._pass_streams()
                 if self._greeted:
                     log.info("a process is ready", place=process.place)
                 self._greet(lines)

@@ -59,7 +59,9 @@ def shared(pools: Pools) -> tuple[SharedPools, Replicas]:
 
     Storage.store.replicas = replicas  # type: ignore[attr-defined]
     storage: Any = Storage
-    return SharedPools(storage, Metrics(), pools, "server", partial(shared_name, host="here")), replicas
+    return SharedPools(
+        storage, Metrics(), pools, lambda: "server", partial(shared_name, host="here")
+    ), replicas
 
 
 async def test_an_older_answer_never_undoes_a_newer_one() -> None:

@@ -21,6 +21,7 @@ from antiphon.app.storage import Storage
 from antiphon.app.worker import HEARTBEATS, AbandonedError, FatalAnswerError, Worker
 from antiphon.config import Settings
 from antiphon.core.errors import EngineBusyError, EngineDiedError, StoreError
+from antiphon.core.stream_record import STREAM_RECORD, StreamRecord
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Capabilities, GenerationRequest, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
@@ -507,6 +508,40 @@ async def test_our_own_foreground_responses_are_not_abandoned(store: Outage) -> 
         journal = StreamJournal(server.writer, diary, StoredInput("resp_1", row, ()))
         await Driver(Resting("ab"), diary, journal).run()
     assert (await found(store)).status is ResponseStatus.COMPLETED
+
+
+async def test_what_a_dead_process_has_begun_is_not_ended_while_it_is_begun_again(
+    store: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending, may_end = asyncio.Event(), asyncio.Event()
+    finish = module.finish_from_record
+
+    async def slowly(*args: Any) -> Any:
+        ending.set()
+        await may_end.wait()
+        return await finish(*args)
+
+    monkeypatch.setattr(module, "finish_from_record", slowly)
+    body = b'{"status": "in_progress", "output": []}'
+    await store.responses.create(response(body=body, lease=Lease("dead", time.time() - 1)), ())
+    async with working(store) as server:
+        await ending.wait()
+
+        def row(body: bytes) -> ResponseRecord:
+            return response(body=body, lease=server.writer.lease())
+
+        journal = StreamJournal(server.writer, Diary(), StoredInput("resp_1", row, ()))
+        token = STREAM_RECORD.set(StreamRecord(b"seed", 0, ()))
+        opening = journal.open(lambda _: None)
+        assert opening is not None
+        begun = asyncio.ensure_future(opening)
+        STREAM_RECORD.reset(token)
+        await asyncio.sleep(LEASE / 3)
+        may_end.set()
+        await begun
+        await asyncio.sleep(LEASE / 3)
+        assert (await found(store)).status is ResponseStatus.IN_PROGRESS
+        await server.writer.unregister(journal)
 
 
 # The law of takeovers

@@ -128,6 +128,22 @@ def test_durations_are_written_as_openai_does(clock: Clock, used: float, written
     assert dict(account.openai_headers())["x-ratelimit-reset-tokens"] == written
 
 
+def test_an_answer_that_goes_on_is_not_refused_and_counts(clock: Clock) -> None:
+    account = Account("ann", "a", Permissions(concurrent=1, tokens_per_minute=100, requests_per_minute=1))
+    account.admit()
+    going_on = account.going_on
+    going_on.admit()
+    with account, going_on:
+        pass
+    with going_on, pytest.raises(RateLimitError):
+        account.__enter__()
+    assert account.tokens is not None
+    assert (going_on.reserve(1000), going_on.taken_over(80)) == (0, 0)  # the bucket of another process
+    for reserved, used, left in ((0, 30, 70), (80, 30, 70), (80, 90, 60)):
+        going_on.settle(reserved, used)
+        assert account.tokens.left == left
+
+
 def test_anthropic_is_told_when(clock: Clock) -> None:
     headers = dict(Account("ann", "a", Permissions(requests_per_minute=5)).anthropic_headers())
     assert headers.pop("anthropic-ratelimit-requests-reset").endswith("Z")

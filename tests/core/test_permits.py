@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.errors import ClientBusyError
 from antiphon.core.limits import CLIENT
-from antiphon.core.permits import GIVE_BACK, LAST, PRIORITY, Permit, Permits
+from antiphon.core.permits import FIRST, GIVE_BACK, LAST, PRIORITY, Permit, Permits
 
 
 @contextmanager
@@ -388,3 +388,18 @@ def test_work_that_nobody_waits_for_takes_no_place_from_others() -> None:
             permits.enter(nothing)
         places[2].leave()
         permits.enter(nothing)
+
+
+def test_an_answer_that_goes_on_waits_first_and_is_refused_nothing() -> None:
+    permits = Permits(1, queue=1, owner_queue=1)
+    running, waiting = entered(permits, "a"), entered(permits, "a", priority=-(2**63))
+    with pytest.raises(ClientBusyError):
+        entered(permits, "b", priority=-(2**63))  # that a client may ask for
+    with working_as("a", FIRST):
+        first = permits.enter(nothing)
+    running.leave()
+    assert first.given
+    assert not waiting.given
+    first.leave()
+    assert waiting.given
+    waiting.leave()

@@ -1,6 +1,7 @@
 """What a pool knows of caches: by what it sent, and by the events of vLLM and SGLang."""
 
 from collections.abc import Sequence
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -9,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engines.block_index import BlockIndex, PromptBlocks
-from antiphon.engines.cache_views import BLOCK, EXPECTED_SECONDS, SILENT_SECONDS, ApproximateView, EventsView
+from antiphon.engines.block_index import EXPECTED_SECONDS, TIERS, BlockIndex, PromptBlocks
+from antiphon.engines.cache_views import BLOCK, SILENT_SECONDS, ApproximateView, EventsView
+from antiphon.engines.engine import Load
 from antiphon.engines.kv_events import END, CacheEvents, Cleared, Removed, Stored, decoded
+from antiphon.engines.kv_sources import Source
+from antiphon.engines.pool import BUSY_TOKENS, Replica, cheapest
+from antiphon.engines.scripted import ScriptedEngine
 
 SIZE = 4
 
@@ -38,12 +43,15 @@ def removed(hashes: list[Any], medium: str = "GPU") -> dict[str, Any]:
 CLEARED = {"type": "AllBlocksCleared"}
 
 
-def payload(*events: Any) -> bytes:
-    return msgspec.msgpack.encode([0.0, events, 0])
+def payload(*events: Any, at: float = 0.0) -> bytes:
+    return msgspec.msgpack.encode([at, events, 0])
 
 
-def message(number: int, *events: Any) -> list[bytes]:
-    return [b"kv", number.to_bytes(8, "big"), payload(*events)]
+def message(number: int, *events: Any, at: float = 0.0) -> list[bytes]:
+    return [b"kv", number.to_bytes(8, "big"), payload(*events, at=at)]
+
+
+_times = count(1.0)
 
 
 def blocks(events: CacheEvents, index: BlockIndex, tokens: Sequence[int], **more: Any) -> float:
@@ -142,7 +150,7 @@ class Cache:
             else:
                 self.blocks.clear()
                 events.append(CLEARED)
-        self.messages.append(message(len(self.messages), *events))
+        self.messages.append(message(len(self.messages), *events, at=next(_times)))
 
     def store(self, tokens: tuple[int, ...]) -> list[Any]:
         prefixes = [tokens[:end] for end in range(SIZE, len(tokens) + 1, SIZE)]
@@ -160,40 +168,60 @@ class Cache:
         ends = range(SIZE, len(tokens) + 1, SIZE)
         return next((n for n, end in enumerate(ends) if tokens[:end] not in self.blocks), len(ends))
 
+    def replay(self, events: CacheEvents, start: int | None, kept: int) -> None:
+        """Repeat the last messages, as often as it is asked for."""
+        while start is not None:
+            for frames in self.messages[-kept:]:
+                if int.from_bytes(frames[1], "big") >= start:
+                    assert events.receive_replayed(frames) is None
+            start = events.receive_replayed([b"", END.to_bytes(8, "big"), b""])
+
 
 PROMPTS = [tuple(Random(n).choices((1, 2), k=SIZE * 4)) for n in range(40)]
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 3), st.booleans())
 def test_the_index_is_what_caches_have_whatever_is_lost(random: Random, caches: int, restarts: bool) -> None:
-    """Messages get lost, are replayed from a short memory, and engines start again."""
+    """Messages get lost, are replayed from a short memory, and engines start again, as connections show."""
     index = BlockIndex()
     pairs = [(Cache(random), CacheEvents(index)) for _ in range(caches)]
+    restarted = False
     for _ in range(30):
         number = random.randrange(caches)
         cache, events = pairs[number]
-        cache.act()
-        if random.random() < 0.3:
-            continue  # lost
-        start = events.receive(cache.messages[-1])
-        while start is not None:
-            kept = cache.messages[-random.choice([2, 100]) :]
-            for frames in kept:
-                if int.from_bytes(frames[1], "big") >= start:
-                    events.receive_replayed(frames)
-            start = events.receive_replayed([b"", END.to_bytes(8, "big"), b""])
+        if restarts and random.random() < 0.1:
+            restarted = True
+            cache, _ = pairs[number] = Cache(random), events
+            for _ in range(random.choice([0, 1, 5, 20])):
+                cache.act()  # before there is a connection
+            cache.replay(events, events.connected(), random.choice([2, 100]))
+        else:
+            cache.act()
+            if random.random() < 0.3:
+                continue  # lost
+            cache.replay(events, events.receive(cache.messages[-1]), random.choice([2, 100]))
         for prompt in PROMPTS[:8]:
             told = blocks(events, index, prompt)
             assert told <= cache.depth(prompt)
-            if not events.losses and events.gaps == 0:
+            if not events.losses and not events.gaps and not restarted:
                 assert told == cache.depth(prompt)
-        if restarts and random.random() < 0.1:
-            pairs[number] = Cache(random), events
-            pairs[number][0].act()
-            events.receive(pairs[number][0].messages[0])
     for _, events in pairs:
         events.forget()
     assert len(index) == 0
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 20), st.integers(0, 20))
+def test_an_engine_that_starts_again_unseen_is_known_by_its_messages(
+    random: Random, first: int, second: int
+) -> None:
+    """Whatever numbers it has reached when the connection is there again."""
+    index, events = fresh()
+    for acts in (first, second):
+        cache = Cache(random)
+        for _ in range(acts):
+            cache.act()
+        cache.replay(events, events.connected(), 100)
+        assert [blocks(events, index, prompt) for prompt in PROMPTS] == [*map(cache.depth, PROMPTS)]
 
 
 @given(st.randoms(use_true_random=False))
@@ -216,14 +244,25 @@ def test_how_events_are_split_into_messages_does_not_matter(random: Random) -> N
 def test_a_gap_is_replayed_and_what_came_twice_counts_once() -> None:
     index, events = fresh()
     assert events.receive(message(0, stored(range(4), [1]))) is None
-    assert events.receive(message(2, removed([1]))) == 1
+    assert events.receive(message(2, removed([1]))) == 0, "so that it shows whether it is the same engine"
     assert events.receive(message(3)) is None  # under way
+    events.receive_replayed(message(0, stored(range(4), [1])))
     events.receive_replayed(message(1, stored(range(4, 8), [2], 1)))
     events.receive_replayed(message(2, removed([2])))
     events.receive_replayed(message(3))
     assert events.receive_replayed([b"", END.to_bytes(8, "big"), b""]) is None
     assert blocks(events, index, range(8)) == 1
     assert (events.gaps, events.losses) == (1, 0)
+
+
+def test_without_a_replay_a_new_connection_makes_a_cache_unknown() -> None:
+    index, events = fresh()
+    events.receive(message(0, stored(range(4), [1])))
+    events.connected()
+    events.cannot_replay()
+    assert (blocks(events, index, range(4)), events.losses) == (0, 1)
+    assert events.receive(message(1, stored(range(4), [1]))) is None
+    assert blocks(events, index, range(4)) == 1
 
 
 def test_an_engine_that_starts_again_has_nothing() -> None:
@@ -248,7 +287,7 @@ def test_what_has_an_unknown_parent_is_no_beginning_until_it_is_told_again() -> 
 def test_what_cannot_be_replayed_makes_a_cache_unknown() -> None:
     index, events = fresh()
     events.receive(message(0, stored(range(4), [1])))
-    assert events.receive(message(5)) == 1
+    assert events.receive(message(5)) == 0
     events.receive_replayed(message(4))  # those before are gone
     assert (blocks(events, index, range(4)), events.losses) == (0, 1)
 
@@ -292,7 +331,7 @@ def test_no_more_is_remembered_than_a_cache_holds_and_a_quarter() -> None:
 
 
 def test_what_was_sent_is_remembered_as_far_as_the_cache_holds_it() -> None:
-    view = ApproximateView()
+    view = ApproximateView(BlockIndex())
     view.resize(BLOCK * 4)
     first, second = PromptBlocks(range(BLOCK * 3)), PromptBlocks(range(1, BLOCK * 2 + 1))
     view.read(first)
@@ -304,24 +343,45 @@ def test_what_was_sent_is_remembered_as_far_as_the_cache_holds_it() -> None:
 
 def test_a_prompt_under_way_is_expected_and_a_silent_replica_is_half_believed() -> None:
     now = 0.0
-    index = BlockIndex()
-    view = EventsView(index, lambda: now)
-    rank = view.add_rank()
+    index = BlockIndex(lambda: now)
+    view = EventsView(index)
+    [rank] = view.begin([Source("tcp://gpu:1")])
     rank.receive(message(0, stored(range(100, 104), [9])))
     view.heard()
-    prompt = PromptBlocks(range(BLOCK * 2))
-    view.read(prompt)
-    assert view.cached_tokens(prompt) == BLOCK * 2
+
+    def cached() -> float:
+        return view.cached_tokens(PromptBlocks(range(BLOCK * 2)))
+
+    view.read(PromptBlocks(range(BLOCK * 2)))
+    assert cached() == BLOCK * 2
     now = EXPECTED_SECONDS + 0.1
-    assert view.cached_tokens(prompt) == 0
+    assert cached() == 0
     now = SILENT_SECONDS + 0.1
-    assert view.cached_tokens(prompt) == BLOCK
+    assert cached() == BLOCK
     rank.receive(message(1, CLEARED))
     view.heard()
-    assert view.cached_tokens(prompt) == 0
+    assert cached() == 0
 
 
-class CountedDict(dict[int, int]):
+def test_a_prompt_that_is_sent_again_is_expected_for_longer() -> None:
+    now = 0.0
+    index = BlockIndex(lambda: now)
+    view = EventsView(index)
+    view.begin([Source("tcp://gpu:1")])
+    long, short = PromptBlocks(range(BLOCK * 2)), PromptBlocks(range(BLOCK))
+    view.read(long)
+    now = EXPECTED_SECONDS / 2
+    view.read(short)
+    now = EXPECTED_SECONDS
+    assert view.cached_tokens(PromptBlocks(range(BLOCK * 2))) == BLOCK
+    view.forget()
+    assert view.cached_tokens(PromptBlocks(range(BLOCK * 2))) == 0
+    now = EXPECTED_SECONDS * 2
+    index.look_up([])
+    assert not index._expected
+
+
+class Looked(dict[int, int]):
     """Counts how often it is looked into."""
 
     gets = 0
@@ -331,14 +391,99 @@ class CountedDict(dict[int, int]):
         return super().get(key, default)
 
 
-def test_a_prompt_is_looked_up_in_two_hundred_caches_at_once() -> None:
-    """The work is one walk: it is not a multiple of that for one cache."""
-    chain = PromptBlocks(tuple(range(8_000))).chain(16)
-    index = BlockIndex()
-    for bit in [index.new_bit() for _ in range(200)]:
-        for block in chain[: len(chain) - bit]:
-            index.add(bit, block, 0)
-    masks = CountedDict(index._tiers[0])
+class Loaded(ScriptedEngine):
+    """Counts how often its load is asked for."""
+
+    def __init__(self, running: int) -> None:
+        super().__init__([])
+        self.running = running
+        self.asked = 0
+
+    @property
+    def load(self) -> Load:
+        self.asked += 1
+        return Load(self.running)
+
+
+@pytest.mark.parametrize(
+    ("depths", "looked", "asked"),
+    [
+        ([500] * 200, 500, 200),  # all have it: the load decides
+        ([0] * 200, 1, 200),
+        ([0] * 199 + [500], 500, 1),  # one has it: nothing else can be cheaper
+        ([0] * 150 + [100] * 40 + [500] * 10, 500, 10),
+        ([*range(300, 500)], 500, 81),
+    ],
+)
+def test_a_prompt_of_8000_tokens_is_placed_among_200_replicas(
+    depths: list[int], looked: int, asked: int
+) -> None:
+    """The work is one walk, and a look at the loads of those that could be the cheapest."""
+    chain = PromptBlocks(range(8_000)).chain(16)
+    index = BlockIndex(lambda: 0.0)
+    replicas = []
+    for number, depth in enumerate(depths):
+        view = EventsView(index)
+        [rank] = view.begin([Source("tcp://gpu:1")])
+        rank.apply([Stored([*range(depth)], tuple(range(depth * 16)), 16)])
+        view.heard()
+        replicas.append(Replica(Loaded(number % 7 + 2), str(number), number / 200, view))
+    masks = Looked(index._tiers[0])
     index._tiers = (masks, *index._tiers[1:])
-    assert index.look_up(chain) == {bit: len(chain) - bit for bit in range(200)}
-    assert masks.gets == len(chain)
+    prompt = PromptBlocks(range(8_000))
+    engines = [replica.engine for replica in replicas]
+    costs = [256 * engine.running - 16 * depth for engine, depth in zip(engines, depths, strict=True)]
+    assert cheapest(replicas, prompt) in [
+        replica for replica, cost in zip(replicas, costs, strict=True) if cost == min(costs)
+    ]
+    assert masks.gets == looked
+    assert sum(engine.asked for engine in engines) == asked
+    assert prompt.chain(16) == chain
+
+
+class Held:
+    """A cache that holds so many tokens of any prompt."""
+
+    def __init__(self, cached: float, size: int) -> None:
+        self.cached, self.size = cached, size
+
+    def cached_tokens(self, prompt: PromptBlocks) -> float:
+        return self.cached
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=6))
+def test_no_replica_is_cheaper_than_the_one_that_is_chosen(states: list[tuple[int, int, int]]) -> None:
+    """Loads that are not looked at would not have changed the choice."""
+    replicas = [
+        Replica(Loaded(running), str(number), -number, Held(BUSY_TOKENS * cached, size))  # type: ignore[arg-type]
+        for number, (running, cached, size) in enumerate(states)
+    ]
+    best = min(
+        range(len(states)),
+        key=lambda number: (states[number][0] - states[number][1], states[number][2], -number),
+    )
+    assert cheapest(replicas, PromptBlocks([])) is replicas[best]
+
+
+@given(st.randoms(use_true_random=False))
+def test_a_walk_finds_what_a_look_at_each_cache_does(random: Random) -> None:
+    """Blocks in any tier, or expected, and holes."""
+    now = 0.0
+    index = BlockIndex(lambda: now)
+    chain = list(range(6))
+    bits = [index.new_bit() for _ in range(random.choice([2, 20]))]
+    worth = {bit: [0.0] * len(chain) for bit in bits}
+    for bit in bits:
+        expected = random.randint(0, 3) * (random.random() < 0.5)
+        index.expect(bit, chain[:expected])
+        for place in chain:
+            tiers = [tier for tier in range(3) if random.random() < random.choice([0.2, 0.9])]
+            for tier in tiers:
+                index.add(bit, place, tier)
+            worth[bit][place] = max([*(TIERS[tier] for tier in tiers), float(place < expected)])
+    want = {}
+    for bit, values in worth.items():
+        depth = next((place for place, value in enumerate(values) if not value), len(chain))
+        if depth:
+            want[bit] = pytest.approx(sum(values[:depth]))
+    assert index.look_up(chain) == want

@@ -26,8 +26,8 @@ VLLM = {
 
 def test_each_rank_of_a_vllm_is_a_source_at_the_host_of_its_url() -> None:
     assert sources_of_vllm(VLLM, "gpu1") == [
-        Source("tcp://gpu1:5557", "tcp://gpu1:6000", "kv"),
-        Source("tcp://gpu1:5558", None, "kv"),
+        Source("tcp://gpu1:5557", "tcp://gpu1:6000", "kv", take_ranks=True, tell_again=True),
+        Source("tcp://gpu1:5558", None, "kv", take_ranks=True, tell_again=True),
     ]
     assert sources_of_vllm({}, "gpu1") == []
 

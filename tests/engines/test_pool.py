@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -565,8 +565,8 @@ class Followed:
         self.views: list[EventsView] = []
         self.stopped = False
 
-    def follow(self, source: Source, view: EventsView) -> None:
-        view.add_rank()
+    def follow(self, sources: Sequence[Source], view: EventsView) -> None:
+        view.begin(sources)
         self.views.append(view)
 
     async def stop(self) -> None:
@@ -604,3 +604,83 @@ async def test_events_tell_where_a_prompt_is() -> None:
     assert followed.views[1].size == 0, "it has failed: its cache may be empty"
     await pool.stop()
     assert followed.stopped
+
+
+async def test_events_are_followed_again_where_a_pool_is_started_again() -> None:
+    followed = Followed()
+    pool = PoolEngine([("one", Sized()), ("two", Sized())], follow=lambda: followed)
+    for _ in range(2):
+        await pool.start()
+        await pool.stop()
+    assert len(followed.views) == 4
+    assert len({*followed.views}) == 2
+
+
+class TwoRanks(Sized):
+    """An engine of two data-parallel ranks."""
+
+    async def event_sources(self) -> list[Source]:
+        return [Source(f"tcp://gpu:{port}", take_ranks=True) for port in (1, 2)]
+
+
+async def test_a_prompt_goes_to_the_rank_that_has_it_until_that_is_busier() -> None:
+    engine, followed = TwoRanks(), Followed()
+    pool = PoolEngine([("one", engine), ("two", Handheld())], follow=lambda: followed)
+    await pool.start()
+    ids = tuple(range(BLOCK * 10))
+    followed.views[0].ranks[1].apply([Stored([*range(10)], ids, BLOCK)])
+    followed.views[0].heard()
+
+    def ask() -> Work:
+        return pool.generate(prompt(*ids, 7), Collected())
+
+    works = [ask(), ask(), ask()]
+    assert [request.placement.rank for request in engine.asked] == [1, 1, 0]
+    works[0].cancel()
+    works[0].cancel()  # counts once
+    engine.receivers[1].push([Chunk("a", finish=Finish(FinishReason.STOP))])
+    engine.receivers[2].fail(EngineBusyError())
+    assert set(pool._replicas[0].at_ranks.values()) == {0}
+    assert not any(request.placement.tell_again for request in engine.asked)
+    await pool.stop()
+
+
+class Telling(Sized):
+    """A vLLM, whose events tell again of blocks that it has."""
+
+    async def event_sources(self) -> list[Source]:
+        return [Source("tcp://gpu:1", tell_again=True)]
+
+
+async def test_a_server_tells_again_of_its_cache_for_a_minute_after_it_became_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("antiphon.engines.pool._now", lambda: now)
+    engine, followed = Telling(), Followed()
+    pool = PoolEngine([("one", engine), ("two", Handheld())], follow=lambda: followed)
+    await pool.start()
+    ids = tuple(range(BLOCK * 100))
+
+    def asked() -> bool:
+        [rank] = followed.views[0].ranks
+        rank.apply([Stored([*range(100)], ids, BLOCK)])
+        followed.views[0].heard()
+        pool.generate(prompt(*ids), Collected()).cancel()
+        return engine.asked[-1].placement.tell_again
+
+    assert asked(), "at the start"
+    now += 59
+    assert asked()
+    now += 2
+    assert not asked()
+    [rank] = followed.views[0].ranks
+    rank.receive([b"", (7).to_bytes(8, "big"), b"\x93\x00\x90\x00"])
+    assert not asked(), "it may be replayed"
+    rank.cannot_replay()
+    assert asked()
+    now += 61
+    assert not asked()
+    rank.receive([b"", (3).to_bytes(8, "big"), b"\x93\x00\x90\x00"])  # it has started again
+    assert asked()
+    await pool.stop()

@@ -21,7 +21,7 @@ from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines import samplers
-from antiphon.engines.engine import GenerationRequest, Prompt
+from antiphon.engines.engine import GenerationRequest, Placement, Prompt
 from antiphon.engines.scripted import TEMPLATE as CHATML
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import KINDS, Options, UpstreamEngine
@@ -375,6 +375,20 @@ async def test_a_trace_goes_on_to_the_server():
         await engine.stop()
     headers = server.asked[-1].headers
     assert (headers["traceparent"], headers["tracestate"]) == ("00-1-2-01", "a=b")
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+async def test_a_rank_and_events_of_cached_blocks_are_asked_for(rank):
+    sampling = Sampling(vllm_xargs={"a": 1})
+    placement = Placement(rank, tell_again=True)
+    request = GenerationRequest(REQUEST.prompt, 4, sampling, placement=placement)
+    async with canned(completing(LAST, DONE)) as server:
+        engine = await started(server)
+        await generated(engine, request)
+        await engine.stop()
+    asked = server.asked[-1]
+    assert asked.headers["x-data-parallel-rank"] == str(rank)
+    assert asked.body["vllm_xargs"] == {"kv_cache_report_mode": "full", "a": 1}
 
 
 async def test_what_is_asked_for():

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 
+from antiphon.core.limits import Limits
 from antiphon.core.turn import Sampling
-from antiphon.engines.block_index import PromptBlocks
-from antiphon.engines.cache_views import EXPECTED_SECONDS, EventsView
+from antiphon.engines.block_index import EXPECTED_SECONDS, PromptBlocks
+from antiphon.engines.cache_views import EventsView
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.pool import PoolEngine, ReplicaStatus
 from antiphon.engines.upstream import Options
@@ -76,18 +77,19 @@ async def test_three_pools_know_what_two_servers_hold() -> None:
             assert isinstance(pool, PoolEngine)
             await pool.start()
             pools.append(pool)
-        await check(pools, stops)
+        await check(options, pools, stops)
     finally:
         await asyncio.gather(*(pool.stop() for pool in pools))
         for stop in stops:
             stop.close()
 
 
-async def check(pools: list[PoolEngine], stops: list[ExitStack]) -> None:
+async def check(options: Options, pools: list[PoolEngine], stops: list[ExitStack]) -> None:
     """A prompt that one pool sent is known to all, as the server counts it."""
     ids = tuple(range(1000, 1000 + 600))
     assert await cached_by(pools[0], ids) == 0
     await known_to_all(pools, ids)
+    await known_to_a_later_one(options, ids)
     assert [await cached_by(pool, ids) for pool in pools] == [max(predicted(pools[0], ids))] * POOLS
     other = (*ids[:300], *range(2000, 2300))
     part = max(predicted(pools[1], other))
@@ -105,6 +107,16 @@ async def check(pools: list[PoolEngine], stops: list[ExitStack]) -> None:
     assert await cached_by(left[1], ids) == max(predicted(left[1], ids)) > 0
 
 
+async def known_to_a_later_one(options: Options, ids: tuple[int, ...]) -> None:
+    """A pool that starts now is told what was published before."""
+    pool = options.build()
+    assert isinstance(pool, PoolEngine)
+    await pool.start()
+    await until(lambda: max(predicted(pool, ids)) > 0)
+    assert await cached_by(pool, ids) == max(predicted(pool, ids))
+    await pool.stop()
+
+
 async def known_to_all(pools: list[PoolEngine], ids: tuple[int, ...]) -> None:
     """Wait until events, and not what was sent, have told all pools of a prompt."""
     await until(lambda: all(max(predicted(pool, ids)) > 0 for pool in pools))
@@ -112,3 +124,26 @@ async def known_to_all(pools: list[PoolEngine], ids: tuple[int, ...]) -> None:
     first, *others = [predicted(pool, ids) for pool in pools]
     assert all(known == first for known in others)
     assert max(first) > 0
+
+
+async def test_a_prompt_goes_to_the_rank_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One server of two data-parallel ranks, each with a cache and events of its own."""
+    monkeypatch.setenv("VLLM_CPU_SIM_MULTI_NUMA", "1")  # there may be one node of memory only
+    arguments = "max_model_len=1024", "max_num_seqs=2", "enable_prompt_tokens_details=true"
+    with vllm_server(VLLM_MODEL, *arguments, with_events(), "data_parallel_size=2") as url:
+        options = Options(url, kv_events="auto")
+        pool = PoolEngine([("one", options.build_member(Limits()))], follow=options.follow)
+        await pool.start()
+        [replica] = pool._replicas
+        view = replica.cache
+        assert isinstance(view, EventsView)
+        for rank in (0, 1):
+            ids = tuple(range(1000 * rank + 2000, 1000 * rank + 2600))
+            replica.at_ranks[1 - rank] = 5  # as if the other one were busy
+            assert await cached_by(pool, ids) == 0
+            await asyncio.sleep(EXPECTED_SECONDS)
+            tokens = view.rank_tokens(PromptBlocks(ids))
+            assert [count > 0 for count in tokens] == [rank == 0, rank == 1]
+            replica.at_ranks.clear()
+            assert await cached_by(pool, ids) == tokens[rank], "it goes there again"
+        await pool.stop()

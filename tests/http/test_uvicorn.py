@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from antiphon.http.protocol import SocketProtocol, StreamProtocol, _Cycle
+from antiphon.http.protocol import Cycle, SocketProtocol, StreamProtocol
 from antiphon.http.server import HttpServer
 
 SOURCE = Path(__file__).parents[2] / "src" / "antiphon"
@@ -227,7 +227,7 @@ def test_what_is_imported_has_a_row() -> None:
     ("ours", "theirs", "file"),
     [
         (StreamProtocol, HttpToolsProtocol, PROTOCOL),
-        (_Cycle, RequestResponseCycle, PROTOCOL),
+        (Cycle, RequestResponseCycle, PROTOCOL),
         (SocketProtocol, WebSocketsSansIOProtocol, PROTOCOL),
         (HttpServer, uvicorn.Server, SERVER),
     ],

@@ -31,11 +31,13 @@ from antiphon.core.hosts import Hosts, Note
 from antiphon.core.limits import Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.core.permits import Permits
+from antiphon.core.stream_record import STREAM_RECORD
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import Load
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.model import Model
 from antiphon.run.models import Models
+from antiphon.run.resumed import ResumedJournal
 from antiphon.toolkits.code_interpreter.whole_python import Interpreters
 from antiphon.toolkits.registry import Toolkits, built_in
 from antiphon.tools.discovery import ToolRequester, discover, offered_nothing
@@ -123,7 +125,7 @@ class App(Struct, frozen=True, dict=True):
     @cached_property
     def shared_pools(self) -> SharedPools:
         """The replicas of models, as far as servers share them."""
-        return SharedPools(self.storage, self.metrics, self.models, self.siblings.server)
+        return SharedPools(self.storage, self.metrics, self.models, lambda: self.siblings.server)
 
     @cached_property
     def kept_items(self) -> KeptItems:
@@ -246,6 +248,10 @@ class App(Struct, frozen=True, dict=True):
             deadline = seconds if deadline is None else min(seconds, deadline)
         if deadline is not None and requested_at is not None:
             deadline -= time() - requested_at
+        record = STREAM_RECORD.get()
+        if record is not None and record.resumed:
+            record.details_types = self.toolkits.details
+            journal = ResumedJournal(journal, record)
         return Driver(source, projection, journal, deadline)
 
     def check_template(self, template: str | None) -> None:

@@ -15,7 +15,7 @@ from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.envelope import Envelope
 from antiphon.app.app import App
-from antiphon.app.ids import answer_id, fingerprint, random_id
+from antiphon.app.ids import answer_id, created_now, fingerprint, random_id
 from antiphon.app.journal import CallJournal, CompletionJournal, StreamedCompletionJournal, as_records
 from antiphon.app.moderation import checked, moderated
 from antiphon.core.hosts import Note
@@ -61,7 +61,7 @@ async def create(
     client_id = answer_id(PREFIX, accepted.request_id, header_id)
     # Stored completions are found by their ids, so no client may choose them.
     observed().answer = answer = random_id(PREFIX, 24) if accepted.store else client_id
-    envelope = Envelope(answer, turn.model, int(time()), system_fingerprint=fingerprint(turn.model))
+    envelope = Envelope(answer, turn.model, int(created_now()), system_fingerprint=fingerprint(turn.model))
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
     projection = kind(envelope, turn.choices, presentation)
     built = projection if isinstance(projection, ChatCompletionBuilder) else None
@@ -93,7 +93,9 @@ async def create_batch(app: App, request: BatchChatRequest, owner: str, header_i
     _log_repairs(accepted.repairs)
     app.log_notes(accepted.presentation.notes)
     observed().answer = answer = answer_id(PREFIX, accepted.request_id, header_id)
-    envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))
+    envelope = Envelope(
+        answer, request.model, int(created_now()), system_fingerprint=fingerprint(request.model)
+    )
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
     turns = [await app.attached(model, turn) for turn in accepted.turns]
     return app.driver(AnswerSource(turns, model), projection, seconds=request.deadline_seconds)

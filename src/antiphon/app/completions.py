@@ -1,7 +1,5 @@
 """Completions, and prompts as tokens, without HTTP."""
 
-from time import time
-
 from msgspec.structs import replace
 
 from antiphon.apis.chat.accept import accept as accept_chat
@@ -21,7 +19,7 @@ from antiphon.apis.tokens import (
 )
 from antiphon.app.app import App
 from antiphon.app.chat import defaults
-from antiphon.app.ids import answer_id, fingerprint
+from antiphon.app.ids import answer_id, created_now, fingerprint
 from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
@@ -36,7 +34,9 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
     if request.echo and (size := _echoed(accepted)) > app.limits.answer_bytes:
         app.limits.refuse("answer_bytes", "echo", f"The echoes of the prompts would have {size} bytes")
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
-    envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))
+    envelope = Envelope(
+        answer, request.model, int(created_now()), system_fingerprint=fingerprint(request.model)
+    )
     layout, presentation = accepted.layout, accepted.presentation
     projection: Projection = (
         CompletionStream(envelope, layout, presentation)
@@ -57,7 +57,9 @@ async def infill(app: App, request: InfillRequest, owner: str, header_id: str | 
     """Fill the gap between two texts, as llama-server does. Raises RequestError."""
     accepted = accept(completion_of(request), owner, app.default_presentation)
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
-    envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))
+    envelope = Envelope(
+        answer, request.model, int(created_now()), system_fingerprint=fingerprint(request.model)
+    )
     kind = InfillStream if request.stream else InfillBuilder
     turn = replace(accepted.turns[0], parameters=INFILL_PARAMETERS)
     model = await app.models.model(request.model)

@@ -1,7 +1,5 @@
 """Token-in, token-out, without HTTP: ids of a prompt are continued with ids."""
 
-from time import time
-
 from msgspec.structs import replace
 
 from antiphon.apis.envelope import Envelope
@@ -9,7 +7,7 @@ from antiphon.apis.generate.accept import accept
 from antiphon.apis.generate.answer import GenerateBuilder, GenerateStream, TokenOptions
 from antiphon.apis.generate.schema import GenerateTokens
 from antiphon.app.app import App
-from antiphon.app.ids import answer_id
+from antiphon.app.ids import answer_id, created_now
 from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
@@ -23,7 +21,7 @@ async def create(app: App, request: GenerateTokens, owner: str, header_id: str |
     model = await app.models.model(request.model)
     accepted = accept(request, owner, model.card.capabilities.sampling)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
-    envelope = Envelope(answer, request.model, int(time()))
+    envelope = Envelope(answer, request.model, int(created_now()))
     options = TokenOptions.of(
         accepted.presentation, text=accepted.text, prompt_ids=bool(request.return_token_ids)
     )

@@ -3,9 +3,11 @@
 from functools import lru_cache
 from hashlib import sha256
 from os import urandom
+from time import time
 
 from antiphon import __version__
 from antiphon.core.errors import RequestError
+from antiphon.core.stream_record import STREAM_RECORD
 
 MAX_REQUEST_ID = 128
 """The most characters in a client's id of its request."""
@@ -13,7 +15,14 @@ MAX_REQUEST_ID = 128
 
 def random_id(prefix: str, digits: int) -> str:
     """The prefix and this many random hexadecimal digits, an even number of them."""
-    return prefix + urandom(digits // 2).hex()
+    record = STREAM_RECORD.get()
+    return prefix + (urandom(digits // 2).hex() if record is None else record.hex(digits))
+
+
+def created_now() -> float:
+    """The time of an answer that is created, in seconds since 1970."""
+    record = STREAM_RECORD.get()
+    return time() if record is None else record.created
 
 
 def answer_id(prefix: str, request_id: str | None, header: str | None) -> str:

@@ -22,6 +22,7 @@ from antiphon.app.responses.record import EndFromRecord, end_from_record, finish
 from antiphon.core.accumulator import DELTAS
 from antiphon.core.errors import StoreError
 from antiphon.core.plain_tokens import DeltaEncoder, NumberedFrame
+from antiphon.core.stream_record import STREAM_RECORD
 from antiphon.engines.engine import Prompt
 from antiphon.run.drive import Journal, Projection
 from antiphon.run.endings import Ending, LostError, Stored
@@ -157,9 +158,21 @@ class StreamJournal(ResponseJournal):
         return self._create(self._given.row(self._projection.body()))
 
     async def _create(self, row: ResponseRecord) -> None:
-        await self._writer.store.responses.create(row, self._given.items)
-        self._writer.register(self)
+        record = STREAM_RECORD.get()
+        if record is not None and record.resumed:
+            await self._create_again(row)
+        else:
+            await self._writer.store.responses.create(row, self._given.items)
+            self._writer.register(self)
         self._writer.notify(self)
+
+    async def _create_again(self, row: ResponseRecord) -> None:
+        """Create the row of a response that a process which has died had begun: all events are made again."""
+        responses = self._writer.store.responses
+        async with self._writer.abandoned:  # this process may be about to end it
+            await responses.delete(row.owner, row.id, row.kind)
+            await responses.create(row, self._given.items)
+            self._writer.register(self)
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         """Have these wire events written soon; those of them that are new."""

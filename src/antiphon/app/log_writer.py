@@ -87,6 +87,8 @@ class LogWriter:
         """For who may read much of a log: several threads would keep the interpreter lock from the event
         loop."""
         self._metrics.permits |= {"logs": self.reading, **store.permits}
+        self.abandoned = asyncio.Lock()
+        """Held by who ends responses of a process that has died, or begins one of them again: not both."""
         self.readers = Readers()
         self._flushing: set[asyncio.Task[None]] = set()
         self._calling: set[asyncio.Task[Any]] = set()  # the tasks that call the store

@@ -1,7 +1,6 @@
 """Anthropic Messages without HTTP: answers, and how long a prompt is."""
 
 from functools import partial
-from time import time
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from antiphon.apis.summaries import summary_turn
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
 from antiphon.app.cache_traces import Diagnosis, earlier_trace
-from antiphon.app.ids import answer_id
+from antiphon.app.ids import answer_id, created_now
 from antiphon.app.journal import CallJournal
 from antiphon.app.message_context import ManagedSource, Summarising, as_sent
 from antiphon.core.errors import RequestError
@@ -59,7 +58,7 @@ async def create(
         accepted = replace(accepted, presentation=replace(presentation, tools=tools))
     app.log_notes(accepted.presentation.tools.notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
-    envelope = Envelope(answer, request.model, int(time()))
+    envelope = Envelope(answer, request.model, int(created_now()))
     kind: type[MessageStream | MessageBuilder] = MessageStream if request.stream else MessageBuilder
     projection = kind(envelope, accepted.presentation, app.seal(owner))
     earlier = await earlier_trace(app.traces, owner, compares_with(request))

@@ -26,6 +26,7 @@ from antiphon.core.moderation import (
     ModerationResult,
 )
 from antiphon.core.observation import Observation, ObservedModeration, observed
+from antiphon.core.stream_record import STREAM_RECORD
 from antiphon.core.turn import Turn
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.run.drive import Source
@@ -131,6 +132,8 @@ def checked(
     """The source of the answer to a turn, checked as its request wants; `report` gets the result."""
     if policy is None:
         return source
+    if (record := STREAM_RECORD.get()) is not None:
+        record.give_up()  # what is checked comes later than its chunks
     moderator = app.moderator
     assert moderator is not None
     texts = texts_in(turn.items)

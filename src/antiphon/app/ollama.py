@@ -6,7 +6,7 @@ unloaded, which needs the scope `admin` on a server with keys: other clients hav
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
-from time import perf_counter, time
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -44,7 +44,7 @@ from antiphon.apis.ollama.stream import LineStream
 from antiphon.apis.vectors import EmbeddingsRequest as VectorRequest
 from antiphon.app import chat as chats
 from antiphon.app.app import App
-from antiphon.app.ids import answer_id
+from antiphon.app.ids import answer_id, created_now
 from antiphon.app.vectors import embedded
 from antiphon.core.errors import NotFoundError, RequestError, ScopeError, naming
 from antiphon.core.hosts import Note
@@ -109,7 +109,7 @@ async def _answer(  # noqa: PLR0913, PLR0917 - what an answer is made of
         notes.append(Note("keep_alive", f"The model stays loaded. {why}"))
     app.log_notes(notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
-    envelope = Envelope(answer, request.model, int(time()))
+    envelope = Envelope(answer, request.model, int(created_now()))
     shown = replace(presentation, notes=(*notes,))
     lines = Lines(envelope, shown, line, _clock())
     projection: Projection = (LineStream if request.stream else LineBuilder)(envelope, lines)
@@ -156,7 +156,7 @@ async def _managed(app: App, request: AnswerRequest, line: Callable[..., Line]) 
         await _load(app, name)
     notes = notes_on(request)
     app.log_notes(notes)
-    envelope = Envelope("", request.model, int(time()))
+    envelope = Envelope("", request.model, int(created_now()))
     lines = Lines(envelope, PresentationOptions(notes=notes), line, _clock())
     return app.driver(_NoAnswer(), ManagedLine(lines, "unload" if leaves else "load"))
 

@@ -13,7 +13,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
@@ -62,7 +62,7 @@ class Pools(Protocol):
 class SharedPools:
     """The pools of a process, of which the processes of other servers learn.
 
-    `server` is the id of this server: what its own processes tell is not read, because they count each
+    `server` returns the id of this server: what its own processes tell is not read, because they count each
     other's work in shared memory. `named` returns the name of a replica among all servers, or None.
     """
 
@@ -71,15 +71,13 @@ class SharedPools:
         storage: Storage,
         metrics: Metrics,
         pools: Pools,
-        server: str,
+        server: Callable[[], str],
         named: Callable[[str], str | None] | None = None,
     ) -> None:
         self._storage = storage
         self._metrics = metrics
         self._pools = pools
         self._server = server
-        self.process = uuid4().hex
-        """The id of this process."""
         self._name = named or lru_cache(None)(partial(shared_name, host=socket.gethostname()))
         self._others = OtherLoads()
         self._told: Mapping[str, int] = {}
@@ -89,6 +87,11 @@ class SharedPools:
         self._asking = asyncio.Lock()
         self._forgetting: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @cached_property
+    def process(self) -> str:
+        """The id of this process."""
+        return uuid4().hex
 
     @property
     def counted(self) -> frozenset[str]:
@@ -111,7 +114,7 @@ class SharedPools:
 
     async def refresh(self) -> None:
         """Apply what the database knows by now. Raises StoreError."""
-        await self._ask(lambda: self._store.read(self._server))
+        await self._ask(lambda: self._store.read(self._server()))
 
     # Work
 
@@ -156,7 +159,7 @@ class SharedPools:
 
     async def _tell(self, loads: Mapping[str, int]) -> None:
         begins, self._told, self._told_at = not self._told, {}, self._now
-        await self._ask(lambda: self._store.tell(self._server, self.process, loads, begins=begins))
+        await self._ask(lambda: self._store.tell(self._server(), self.process, loads, begins=begins))
         self._told = loads  # before, nothing may have been told
 
     @property

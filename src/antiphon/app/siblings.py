@@ -8,6 +8,7 @@ To add a call: a `Call`, whose answers are combined where it is asked; it is one
 """
 
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from uuid import uuid4
 
@@ -43,7 +44,9 @@ class Siblings(Protocol):
 
     place: int
     count: int
-    server: str
+
+    @property
+    def server(self) -> str: ...
 
     async def ask(self, app: "App", call: Call[Given, Result], given: Given) -> list[Result]:
         """What all processes answer, this one included. Raises AntiphonError if one of them does."""
@@ -56,8 +59,10 @@ class Alone:
     place = 0
     count = 1
 
-    def __init__(self) -> None:
-        self.server = uuid4().hex
+    @cached_property
+    def server(self) -> str:
+        """The id of this server."""
+        return uuid4().hex
 
     async def ask(self, app: "App", call: Call[Given, Result], given: Given) -> list[Result]:
         return [await call.run(app, given)]

@@ -345,16 +345,17 @@ class Worker:
             return
         writer = self._app.storage.writer
         jobs = writer.store.jobs
-        claimed = await jobs.claim_abandoned(writer.worker, time.time(), self._lease_seconds, ABANDONED)
-        running = {*writer.open, *self._jobs.values()}  # this worker runs it, and its lease had expired
         durable = []
-        for record in claimed:
-            if record.id in running:
-                continue
-            if record.read_until is None:
-                await finish_from_record(writer, record, AbandonedError())
-            else:
-                durable.append(record)
+        async with writer.abandoned:
+            claimed = await jobs.claim_abandoned(writer.worker, time.time(), self._lease_seconds, ABANDONED)
+            running = {*writer.open, *self._jobs.values()}  # this worker runs it, and its lease had expired
+            for record in claimed:
+                if record.id in running:
+                    continue
+                if record.read_until is None:
+                    await finish_from_record(writer, record, AbandonedError())
+                else:
+                    durable.append(record)
         if durable:  # nobody could read them
             until = read_until(time.time(), self._app.settings.stall_seconds)
             await jobs.keep({record.id: until for record in durable})

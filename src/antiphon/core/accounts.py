@@ -230,6 +230,18 @@ class Account:
         """The account for background work: it is not refused, but its tokens are counted."""
         return _Background(self)
 
+    @property
+    def going_on(self) -> "Account":
+        """The account for an answer that another process of the server has begun: it is not refused.
+
+        It takes a place. Its tokens are counted as far as they are more than `taken_over`.
+        """
+        return _GoingOn(self)
+
+    def taken_over(self, reserved: int) -> int:
+        """Of the tokens that the other process has reserved, those that still count: if limits are shared."""
+        return reserved if isinstance(self.tokens, SharedBucket) else 0
+
     # Headers
 
     def openai_headers(self) -> Iterator[tuple[str, str]]:
@@ -271,6 +283,22 @@ class _Background(Account):
 
     def settle(self, reserved: int, used: int) -> None:
         self._account.settle(reserved, used)
+
+
+class _GoingOn(_Background):
+    """See `Account.going_on`."""
+
+    def __enter__(self) -> None:
+        self._account._count(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._account._count(-1)
+
+    def taken_over(self, reserved: int) -> int:
+        return self._account.taken_over(reserved)
+
+    def settle(self, reserved: int, used: int) -> None:
+        super().settle(min(reserved, used), used)  # what was not used has come back in time
 
 
 def _duration(seconds: float) -> str:

@@ -31,11 +31,19 @@ LAST = 2**62
 """The priority of work that nobody waits for, such as that of batches."""
 PRIORITY: ContextVar[int] = ContextVar("priority", default=-(2**63))
 """The priority of this work is at least this, whatever is asked for."""
+FIRST = -(2**62)
+"""The priority of an answer that goes on, whose permit was lost with its process: it may wait in any case."""
 GIVE_BACK: ContextVar[Callable[[], object] | None] = ContextVar("give_back", default=None)
 """Called at most once for a permit of this work, if somebody with a lower priority waits for one.
 
 Then the work soon leaves its permit, and later asks for another to continue.
 """
+
+
+def own_priority(asked: int) -> int:
+    """The priority of work for which this one is asked."""
+    least = PRIORITY.get()
+    return FIRST if least == FIRST else max(asked, least, FIRST + 1)
 
 
 class Elsewhere(Protocol):
@@ -111,7 +119,7 @@ class Permits:
 
         Raises ClientBusyError, or what `refusal` returns, if too many wait already.
         """
-        permit = Permit(self, start, CLIENT.get(), max(priority, PRIORITY.get()))
+        permit = Permit(self, start, CLIENT.get(), own_priority(priority))
         self._admit(permit)
         return permit
 
@@ -125,10 +133,12 @@ class Permits:
     def _line_up(self, permit: Permit) -> None:
         """Let it wait. Raises as `enter` does."""
         last = permit.priority >= LAST  # it takes no place in the queue from others
-        if self._queue is not None and self.waiting - (0 if last else self._last_waiting) >= self._queue:
+        bound = self._queue if permit.priority > FIRST else None
+        if bound is not None and self.waiting - (0 if last else self._last_waiting) >= bound:
             raise self.refusal(of_owner=False)
         waiting = self._waiting.get(permit.owner, 0)
-        if self._owner_queue is not None and waiting >= self._owner_queue:
+        bound = self._owner_queue if permit.priority > FIRST else None
+        if bound is not None and waiting >= bound:
             raise self.refusal(of_owner=True)
         self._lines.setdefault((permit.priority, permit.owner), {})[permit] = None
         self._waiting[permit.owner] = waiting + 1

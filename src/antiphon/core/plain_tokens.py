@@ -44,19 +44,25 @@ class PlainTokens:
     """Takes the plain tokens of one generation.
 
     `pieces` gets their texts, which belong to the open item; `count_plain` those that were taken, later and
-    several at once.
+    several at once. `record`, if it is there, gets their chunks before they are written.
     """
 
-    def __init__(self, pieces: list[str], count_plain: Callable[[Sequence[str]], None]) -> None:
+    def __init__(
+        self,
+        pieces: list[str],
+        count_plain: Callable[[Sequence[str]], None],
+        record: Callable[[list[Chunk]], object] | None = None,
+    ) -> None:
         self.texts: Mapping[str, bool] = {}
         """Text → whether it is plain now."""
         self.write: DeltaWriter | None = None
         """Writes the deltas of the open item; None if they need events."""
         self._pieces = pieces
+        self._record = record
         self._count_plain = count_plain
         self._counted = 0  # of the pieces: the others were taken since
 
-    def take(self, chunks: Sequence[Chunk]) -> bool:
+    def take(self, chunks: list[Chunk]) -> bool:
         """Write these chunks, if they are one plain token. Otherwise, have those counted that came before."""
         if self.write is None:
             return False
@@ -64,6 +70,8 @@ class PlainTokens:
         text = chunk.text
         if len(chunks) == len(chunk.tokens) == 1 and chunk.finish is None and self.texts[text]:
             self._pieces.append(text)
+            if self._record is not None:
+                self._record(chunks)
             self.write(text, chunk.tokens)
             return True
         self.count()

@@ -300,6 +300,8 @@ class SharedPlaces:
     def count(self, running: int) -> None:
         """So many run now."""
         self._running = running
+        if running > self._held:  # an answer goes on that another process had a place for
+            self._background.begin(self._renew)
         if self._scarce and running < self._held:
             self._background.begin(self._release)
 
@@ -347,7 +349,7 @@ class SharedPlaces:
             await asyncio.sleep(PLACE_SECONDS / 3)
             async with self._asking:
                 await self._hold(self._running)
-            if not self._held:
+            if not self._held and not self._running:
                 return
 
     def close(self) -> None:

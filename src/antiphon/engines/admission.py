@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from antiphon.core.errors import AntiphonError, EngineBusyError
 from antiphon.core.limits import CLIENT, DEFAULTS, Limits
-from antiphon.core.permits import PRIORITY, Permit, Permits
+from antiphon.core.permits import Permit, Permits, own_priority
 from antiphon.engines.engine import Load
 
 GENERATED_WEIGHT = 2.0
@@ -35,7 +35,7 @@ class Slot(Permit):
     """A permit of an engine. What was `generated` is counted when it is left."""
 
     def __init__(self, admission: "Admission", start: Callable[[], object], priority: int) -> None:
-        super().__init__(admission, start, CLIENT.get(), max(priority, PRIORITY.get()))
+        super().__init__(admission, start, CLIENT.get(), own_priority(priority))
         self.prompt_tokens = UNKNOWN
         self.max_tokens = 0
         self.generated = 0

@@ -248,6 +248,16 @@ class Conversation(Struct, frozen=True):
     messages: tuple[Mapping[str, Any], ...]
 
 
+class Placement(Struct, frozen=True):
+    """What a pool that follows the events of a server's cache asks of it.
+
+    The data-parallel `rank` that generates, and to `tell_again` of the blocks that are in its cache.
+    """
+
+    rank: int | None = None
+    tell_again: bool = False
+
+
 class GenerationRequest(Struct, frozen=True):
     """A request to an engine for one generation.
 
@@ -267,6 +277,7 @@ class GenerationRequest(Struct, frozen=True):
     answer_start: str = ""
     resumable: bool = False
     conversation: Conversation | None = None
+    placement: Placement = Placement()
 
     @property
     def tokens(self) -> tuple[int, int]:

@@ -4,7 +4,8 @@
 index of all caches. It needs no socket, no clock and no thread: it returns from which message on a replay is
 needed. Messages have numbers. One that is missing is asked for again; where it cannot be had, all that is
 known of the cache is forgotten, because a block could have gone. The same where an engine starts again, which
-counts from 0.
+counts from 0. That may not show in the numbers, if the first ones are missing: so a replay begins with the
+last message that was applied, and if its engine has another one of this number, it has started again.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -159,13 +160,18 @@ class CacheEvents:
         """Tokens in its blocks; 0 until one came."""
         self.messages = self.gaps = self.losses = 0
         """How many were read, how often some were missing, and how often they could not be had again."""
+        self.unknown = 1
+        """How often it became unknown what the cache has: at the start, after losses, and after restarts."""
         self._most = int(DEFAULT_BLOCKS * MARGIN)
         self._blocks: dict[Hash, tuple[int, int]] = {}  # engine's hash → own hash and mask of tiers, by age
         self._other_groups: set[int] = set()
         self._last = -1  # the last message that was applied
+        self._content = 0  # a hash of it
         self._live = -1  # the last that was not replayed
         self._replaying = False
-        self._asked_from = 0  # by the last replay
+        self._asked_after = -1  # the last message before the replay
+        self._known: tuple[int, int] | None = None  # number and hash of it, until they are compared
+        self._outdated = False  # the replay is not from the beginning of this engine
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -194,29 +200,53 @@ class CacheEvents:
         self.gaps += 1
         return self._ask()
 
+    def connected(self) -> int:
+        """A connection is new: the number of the first message to replay."""
+        return self._ask()
+
     def receive_replayed(self, frames: Sequence[bytes]) -> int | None:
         """Apply a message of a replay. After the last one, the number from which another replay is needed."""
         number = _number(frames)
         if number == END:
             return self._end_replay()
-        if number is not None and number > self._last:
-            if number > self._last + 1:
-                self._lose()
-            self._apply(number, frames[-1])
+        if number is not None:
+            self._compare(number, frames[-1])
+            if number > self._last and not self._outdated:
+                if number > self._last + 1:
+                    self._lose()
+                self._apply(number, frames[-1])
         return None
+
+    def _compare(self, number: int, payload: bytes) -> None:
+        """The first message of a replay shows whether its engine is still the one that is known."""
+        known, self._known = self._known, None
+        if known is None:
+            return
+        if number != known[0]:  # it has not as many left
+            self._lose()
+            self._last = number - 1
+        elif hash(payload) != known[1]:
+            self._forget()
+            self._outdated = True
 
     def cannot_replay(self) -> None:
         """There is no replay: what was missed is lost."""
         self._replaying = False
-        if self._live > self._last:
+        if self._known is not None or self._live > self._last:
+            self._known = None
             self._lose()
-            self._last = self._live
+            self._last = max(self._live, self._last)
 
     def forget(self) -> None:
         """The cache is empty, and its engine begins to count again."""
+        self._forget()
+        self._replaying = self._outdated = False
+        self._known = None
+
+    def _forget(self) -> None:
         self.clear()
         self._last = self._live = -1
-        self._replaying = False
+        self.unknown += 1
 
     def clear(self) -> None:
         """The cache is empty."""
@@ -239,25 +269,32 @@ class CacheEvents:
 
     def _end_replay(self) -> int | None:
         self._replaying = False
+        if self._known is not None:  # it has not even sent as many
+            self._forget()
+            return self._ask()
+        if self._outdated:
+            return self._ask()
         if self._live <= self._last:
             return None
-        if self._last + 1 == self._asked_from:  # it had nothing
+        if self._last == self._asked_after:  # it had nothing
             self.cannot_replay()
             return None
         return self._ask()  # for what was missed meanwhile
 
     def _ask(self) -> int:
-        self._replaying = True
-        self._asked_from = self._last + 1
-        return self._asked_from
+        self._replaying, self._outdated = True, False
+        self._asked_after = self._last
+        self._known = (self._last, self._content) if self._last >= 0 else None
+        return max(self._last, 0)
 
     def _lose(self) -> None:
         if self._blocks:
             self.losses += 1
+        self.unknown += 1
         self.clear()
 
     def _apply(self, number: int, payload: bytes) -> None:
-        self._last = number
+        self._last, self._content = number, hash(payload)
         events = decoded(payload)
         if events is None:
             self._lose()

@@ -9,17 +9,24 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 MAX_RANKS = 256
 """Data-parallel ranks of a server, at most."""
 
 
 class Source(Struct, frozen=True):
-    """Where one rank publishes its events, and where it repeats those that were missed, if it does."""
+    """Where one rank publishes its events, and where it repeats those that were missed, if it does.
+
+    Its server may `take_ranks`: a request names the one that generates, by its place among them. It may
+    `tell_again` of the blocks that it finds in its cache for a request.
+    """
 
     endpoint: str
     replay: str | None = None
     topic: str = ""
+    take_ranks: bool = False
+    tell_again: bool = False
 
 
 class _Publisher(Struct):
@@ -41,7 +48,8 @@ def sources_of_vllm(answer: Any, host: str) -> Sequence[Source]:
     except msgspec.ValidationError:
         return ()
     ranks = sorted(publishers)[:MAX_RANKS]
-    return _valid(_source(publishers[rank], host, 0) for rank in ranks)
+    sources = _valid(_source(publishers[rank], host, 0) for rank in ranks)
+    return [replace(source, take_ranks=True, tell_again=True) for source in sources]
 
 
 def sources_of_sglang(answer: Any, host: str) -> Sequence[Source]:

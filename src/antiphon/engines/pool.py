@@ -35,6 +35,7 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     ReplicaLostError,
 )
+from antiphon.core.limits import Limits
 from antiphon.core.permits import Elsewhere, Nowhere
 from antiphon.core.shared_loads import Drain
 from antiphon.core.shared_queue import SharedQueue
@@ -48,11 +49,13 @@ from antiphon.engines.engine import (
     DecisionServer,
     Embedder,
     Engine,
+    EngineOptions,
     GenerationRequest,
     Load,
     ModelCard,
     NextToken,
     NextTokenRequest,
+    Placement,
     Probed,
     PromptScorer,
     Range,
@@ -93,13 +96,41 @@ _draw = SystemRandom().random
 class EventFollower(Protocol):
     """Applies the events of caches to what is known of them."""
 
-    def follow(self, source: Source, view: EventsView) -> None:
-        """Apply the events of a publisher."""
+    def follow(self, sources: Sequence[Source], view: EventsView) -> None:
+        """Apply the events of these publishers, one for each rank, and no more those of earlier ones."""
         ...
 
     async def stop(self) -> None:
         """Follow none any more."""
         ...
+
+
+Follow = Callable[[], EventFollower]
+
+
+@runtime_checkable
+class MemberOptions(Protocol):
+    """Options of an engine that can do more in a pool than alone."""
+
+    def build_member(self, limits: Limits) -> Engine:
+        """The engine, as one of a pool. Raises AntiphonError."""
+        ...
+
+    @property
+    def follow(self) -> Follow | None:
+        """What follows the events of its cache, if that is wanted. Raises AntiphonError without the extra."""
+        ...
+
+
+def member_of(options: EngineOptions, limits: Limits) -> Engine:
+    """The engine with these options, as one of a pool. Raises AntiphonError."""
+    return options.build_member(limits) if isinstance(options, MemberOptions) else options.build(limits)
+
+
+def follow_of(members: Sequence[EngineOptions]) -> Follow | None:
+    """What follows the events of the caches of these members, if any of them wants that."""
+    follows = (options.follow for options in members if isinstance(options, MemberOptions))
+    return next((follow for follow in follows if follow is not None), None)
 
 
 @runtime_checkable
@@ -138,9 +169,9 @@ class ReplicaState(Struct, frozen=True):
 class Replica:
     """One of the engines, and its state."""
 
-    def __init__(self, engine: Engine, name: str, place: float = 0.0, cache: CacheView | None = None) -> None:
+    def __init__(self, engine: Engine, name: str, place: float, cache: CacheView) -> None:
         self.engine = engine
-        self.cache = cache or ApproximateView()
+        self.cache = cache
         self.follows = False
         """It was asked for the events of its cache."""
         self.measured = False
@@ -148,6 +179,10 @@ class Replica:
         self.name = name
         self.place = place
         """Its place among equals, in this process."""
+        self.ways = 1
+        """The data-parallel ranks that share its load."""
+        self.at_ranks: dict[int, int] = {}
+        """The generations of this pool at its data-parallel ranks."""
         self.started = False
         self.up = False
         self.drained: Drain | None = None
@@ -196,13 +231,23 @@ class Replica:
         """It has too many requests."""
         self._overloaded_until = asyncio.get_running_loop().time() + REST_SECONDS
 
-    def cost(self, prompt: PromptBlocks) -> tuple[float, int, float]:
-        """The cost of a prompt; equal costs are ordered by the tokens that the caches have."""
+    @property
+    def busy(self) -> float:
+        """The generations that it, or each of its ranks, works on, or that wait for it."""
         load, elsewhere = self.engine.load, self.elsewhere
-        new = len(prompt.ids) - self.cache.cached_tokens(prompt)
         own = load.running + load.waiting + elsewhere.running + elsewhere.waiting
-        busy = own + OTHER_SERVERS_WEIGHT * self.other_servers
-        return new + BUSY_TOKENS * busy, self.cache.size, self.place
+        return (own + OTHER_SERVERS_WEIGHT * self.other_servers) / self.ways
+
+    def placement(self, prompt: PromptBlocks) -> Placement:
+        """What its server is asked for: the rank where a prompt costs least, if it takes ranks."""
+        cache, rank = self.cache, None
+        if not isinstance(cache, EventsView):
+            return Placement()
+        if cache.take_ranks:
+            tokens = cache.rank_tokens(prompt)
+            costs = [BUSY_TOKENS * self.at_ranks.get(rank, 0) - tokens[rank] for rank in range(len(tokens))]
+            rank = costs.index(min(costs))
+        return Placement(rank, cache.tell_again)
 
     @property
     def ranks(self) -> Sequence[CacheEvents]:
@@ -216,9 +261,9 @@ class Replica:
             self.measured = True
 
     def forget(self) -> None:
-        """It has failed: its cache may be another one now."""
+        """It has failed: its cache may be another one now, and its events elsewhere."""
         self.cache.forget()
-        self.measured = False
+        self.measured = self.follows = False
 
 
 Choose = Callable[[Sequence[Replica], PromptBlocks], Replica]
@@ -226,8 +271,23 @@ Choose = Callable[[Sequence[Replica], PromptBlocks], Replica]
 
 
 def cheapest(replicas: Sequence[Replica], prompt: PromptBlocks) -> Replica:
-    """The replica where it costs least."""
-    return min(replicas, key=lambda replica: replica.cost(prompt))
+    """The replica where it costs least; of those where it costs the same, the one whose cache has least.
+
+    The load is looked at only where what is cached could make a replica the cheapest.
+    """
+    cached = [replica.cache.cached_tokens(prompt) for replica in replicas]
+    most = max(cached)
+    first = replicas[cached.index(most)]
+    least, best = BUSY_TOKENS * first.busy - most, [first]
+    for replica, tokens in zip(replicas, cached, strict=True):
+        if -tokens > least or replica is first:
+            continue
+        cost = BUSY_TOKENS * replica.busy - tokens
+        if cost < least:
+            least, best = cost, [replica]
+        elif cost == least:
+            best.append(replica)
+    return best[0] if len(best) == 1 else min(best, key=lambda one: (one.cache.size, one.place))
 
 
 class PoolEngine:
@@ -241,14 +301,16 @@ class PoolEngine:
         self,
         engines: Sequence[tuple[str, Engine]],
         choose: Choose = cheapest,
-        follow: Callable[[], EventFollower] | None = None,
+        follow: Follow | None = None,
         draw: Callable[[], float] = _draw,
     ) -> None:
         self._choose = choose
         self._follow = follow
         self._follower: EventFollower | None = None
-        self._index = BlockIndex()
-        self._replicas = [Replica(engine, name, draw()) for name, engine in engines]
+        self._index = BlockIndex(_now)
+        self._replicas = [
+            Replica(engine, name, draw(), ApproximateView(self._index)) for name, engine in engines
+        ]
         self._tasks: list[asyncio.Task[None]] = []
         self._wakes = {replica: asyncio.Event() for replica in self._replicas}
         self._stopping = False
@@ -384,6 +446,8 @@ class PoolEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._follower is not None:
             await self._follower.stop()
+            for replica in self._replicas:
+                replica.follows = False
         await asyncio.gather(*(replica.engine.stop() for replica in self._replicas))
 
     # Health
@@ -423,11 +487,12 @@ class PoolEngine:
         with suppress(EngineError):
             sources = await replica.engine.event_sources()
             replica.follows = True
-            if sources:
-                replica.cache = view = EventsView(self._index, asyncio.get_running_loop().time)
+            replica.ways = max(1, len(sources))
+            if sources and not isinstance(replica.cache, EventsView):
+                replica.cache = EventsView(self._index)
                 replica.measured = False
-                for source in sources:
-                    self._follower.follow(source, view)
+            if isinstance(replica.cache, EventsView):
+                self._follower.follow(sources, replica.cache)
             log.info("events of a cache", replica=replica.name, ranks=len(sources))
 
     def _failed(self, replica: Replica, error: BaseException) -> None:
@@ -548,11 +613,16 @@ class PoolEngine:
             return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
         replica = self._choose(available, prompt)
         predicted = int(replica.cache.cached_tokens(prompt))
-        replica.cache.read(prompt)
+        placement = replica.placement(prompt)
+        replica.cache.read(prompt, placement.rank)
         count = partial(self._count_cached, predicted)
-        return replica.engine.generate(
-            request, _Guarded(receiver, partial(self._replica_error, replica), count)
-        )
+        guarded = _Guarded(receiver, partial(self._replica_error, replica), count)
+        if placement == Placement():
+            return replica.engine.generate(request, guarded)
+        placed = replace(request, placement=placement)
+        if placement.rank is None:
+            return replica.engine.generate(placed, guarded)
+        return _AtRank(replica, placed, placement.rank, guarded)
 
     def _count_cached(self, predicted: int, first: Chunk) -> None:
         self._predicted += predicted
@@ -574,6 +644,10 @@ class PoolEngine:
         lost = ReplicaLostError()
         lost.__cause__ = error
         return lost
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _same(queue: SharedQueue) -> SharedQueue:
@@ -601,6 +675,35 @@ class _Guarded:
 
     def fail(self, error: AntiphonError) -> None:
         self._receiver.fail(self._translate(error))
+
+
+class _AtRank:
+    """A generation at a rank of a replica, which it counts for until it ends."""
+
+    def __init__(self, replica: Replica, request: GenerationRequest, rank: int, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._counts = replica.at_ranks
+        self._rank: int | None = rank
+        self._counts[rank] = self._counts.get(rank, 0) + 1
+        self._work = replica.engine.generate(request, self)
+
+    def push(self, chunks: list[Chunk]) -> None:
+        if chunks[-1].finish is not None:
+            self._end()
+        self._receiver.push(chunks)
+
+    def fail(self, error: AntiphonError) -> None:
+        self._end()
+        self._receiver.fail(error)
+
+    def cancel(self) -> None:
+        self._end()
+        self._work.cancel()
+
+    def _end(self) -> None:
+        if self._rank is not None:
+            self._counts[self._rank] -= 1
+            self._rank = None
 
 
 def _blocks(ids: Sequence[int], sampling: Sampling) -> PromptBlocks:

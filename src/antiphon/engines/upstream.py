@@ -56,7 +56,7 @@ from antiphon.engines.figures import UNKNOWN, AdapterFigures, CacheFigures, comp
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, LineSplitter, StreamedExchange
 from antiphon.engines.kv_sources import PATHS, Source, is_endpoint, sources_of_option
 from antiphon.engines.next_token import generate_next
-from antiphon.engines.pool import EventFollower, PoolEngine
+from antiphon.engines.pool import Follow, PoolEngine, follow_of, member_of
 from antiphon.engines.redact import know, redacted, without_known
 from antiphon.engines.shared_admission import admission
 from antiphon.engines.shared_prompts import PromptTicket, SharedPrompts
@@ -154,7 +154,7 @@ def is_events(_type: object, value: str) -> None:
         raise ValueError("It is auto, off, or addresses: tcp://*:5557,tcp://*:5558")
 
 
-def _event_reader() -> Callable[[], EventFollower]:
+def _event_reader() -> Follow:
     with needing_extra("--kv-events", "kv-events"):
         from antiphon.engines.upstreams.kv_reader import EventReader  # noqa: PLC0415 - an optional extra
     return EventReader
@@ -215,9 +215,18 @@ class Options:
             if self.kv_events != "off":
                 raise AntiphonError("--kv-events needs several servers: add --replica URL, or leave it out.")
             return UpstreamEngine(self, limits)
-        servers = (replace(self, model=url, replica=()) for url in (self.model, *self.replica))
-        engines = [(options.model, UpstreamEngine(options, limits)) for options in servers]
-        return PoolEngine(engines, follow=None if self.kv_events == "off" else _event_reader())
+        members = [replace(self, model=url, replica=()) for url in (self.model, *self.replica)]
+        engines = [(options.model, member_of(options, limits)) for options in members]
+        return PoolEngine(engines, follow=follow_of(members))
+
+    def build_member(self, limits: Limits) -> Engine:
+        """See `MemberOptions`."""
+        return self.build(limits) if self.replica else UpstreamEngine(self, limits)
+
+    @property
+    def follow(self) -> Follow | None:
+        """See `MemberOptions`: several servers as one member are followed by their own pool."""
+        return None if self.kv_events == "off" or self.replica else _event_reader()
 
 
 def card_of(server: UpstreamServer, task: Task | None) -> ModelCard:
@@ -525,7 +534,7 @@ class UpstreamEngine:
             path, body = server.encode_request(request)
             if request.max_tokens < 1:  # servers would generate one token, or refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
-            encoded = self._client.encode("POST", path, body, observed().trace)
+            encoded = self._client.encode("POST", path, body, _headers(request))
             generation = _Generation(
                 encoded,
                 server.reader(request),
@@ -561,6 +570,12 @@ class UpstreamEngine:
     def _begin(self, generation: "_Generation") -> None:
         generation.mark_sent()
         self._client.send(generation)
+
+
+def _headers(request: GenerationRequest) -> Mapping[str, str]:
+    """Those of the trace, and vLLM's for the rank that generates."""
+    rank, trace = request.placement.rank, observed().trace
+    return trace if rank is None else {**trace, "X-data-parallel-rank": str(rank)}
 
 
 class _Lookups:

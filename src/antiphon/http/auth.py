@@ -16,6 +16,7 @@ from antiphon.core.accounts import ANYONE, Account, AccountScope
 from antiphon.core.errors import AuthenticationError, RequestError, ScopeError
 from antiphon.core.limits import CLIENT
 from antiphon.core.observation import observed
+from antiphon.core.stream_record import STREAM_RECORD
 from antiphon.http.errors import error_response
 from antiphon.http.observing import WEBSOCKET, observe, report
 from antiphon.http.origins import OriginRules
@@ -112,6 +113,9 @@ class KeyMiddleware:
         observed().account = account = self._account(scope)
         _check_scope(account, needed)
         if needed == "inference" and scope["type"] == "http":  # on a WebSocket, each turn counts
+            if (record := STREAM_RECORD.get()) is not None and record.resumed:  # it was counted
+                observed().account = account = account.going_on
+                observed().reserved += account.taken_over(record.reserved)
             await account.secure(requests=1)
             account.admit()
         return account

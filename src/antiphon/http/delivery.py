@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.apis.api import OPENAI, Api
 from antiphon.config import Settings
 from antiphon.core.plain_tokens import DeltaEncoder, DeltaWriter, Outlet
+from antiphon.core.stream_record import STREAM_RECORD
 from antiphon.http.protocol import STREAM, Listener, StreamProtocol
 from antiphon.run.drive import CLIENT, LARGE, Client, Driver, wait_for_turn
 from antiphon.run.endings import ClientLeftError, ClientStalledError
@@ -65,6 +66,7 @@ class DirectConnection:
 
     async def open(self, start: dict[str, Any], first: bytes) -> Callable[[bytes], None]:
         """Begin the response, with the first part of its body; returns a function that writes others."""
+        self._protocol.keep()
         await self._send({**start, "first": first})
         return self._protocol.writer()
 
@@ -242,6 +244,7 @@ class EventStream(_Delivery):
         self._opening: asyncio.Task[None] | None = None
         self._last: bytes | None = None
         self._stall: asyncio.TimerHandle | None = None
+        self._record = STREAM_RECORD.get()
 
     async def _deliver(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -254,6 +257,8 @@ class EventStream(_Delivery):
                     await self._open()
                 elif self._opening is not None:
                     await asyncio.wait((self._opening,))
+                if self._record is not None:
+                    self._record.end()
                 await self._connection.end(self._last + self._after)
             elif not self._connection.disconnected:  # it left too much unread
                 self._connection.cut_off()
@@ -266,6 +271,8 @@ class EventStream(_Delivery):
     def write(self, lines: list[bytes]) -> None:
         self.started = True
         self._outlet.silent = False
+        if self._record is not None:
+            self._record.events = True
         self._outlet.write(self._framing.frame_all(lines))
 
     def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:

@@ -43,6 +43,7 @@ from antiphon.http.models import (
     follow_siblings,
 )
 from antiphon.http.observing import SNAPSHOTS
+from antiphon.http.resuming import Recording, Resumer
 from antiphon.http.server import (
     HttpServer,
     check_tls,
@@ -148,12 +149,15 @@ async def answer(app: App, asked: messages.Call) -> Answer:
 class ProcessServer(HttpServer):
     """The server of one of several processes."""
 
-    def __init__(self, runtime: Runtime, share: Share) -> None:
+    def __init__(self, runtime: Runtime, share: Share, streams: socket.socket | None = None) -> None:
         limits = runtime.app.settings.limit
         super().__init__(runtime, possible_connections(limits), lambda: share.is_crowded)
         self._share = share
         self._leaving = False
         self.server_state.tasks = CountedTasks(share)
+        self._streams = streams
+        if streams is not None:
+            self.config.app = self._recording = Recording(self.config.app)  # type: ignore[arg-type]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections of the shared socket."""
@@ -166,6 +170,8 @@ class ProcessServer(HttpServer):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
+        if self._streams is not None:
+            self._recording.passage = Resumer(make, self._streams).passage
         self.servers = [Acceptor(listener, self._share, make, self.config.ssl)]  # type: ignore[list-item]
         self.started = True
 
@@ -210,7 +216,8 @@ def main(pipe: IO[bytes]) -> int:
     try:
         check_tls(settings)
         runtime = compose(settings, siblings=Processes(start, channel), shares=shares)
-        server = ProcessServer(runtime, shares.load)
+        streams = None if start.streams is None else socket.socket(fileno=start.streams)
+        server = ProcessServer(runtime, shares.load, streams)
     except AntiphonError as error:
         end.sendall(messages.encoded(Failed(error.message)))
         return 1

@@ -167,7 +167,7 @@ class _RefusedError(Exception):
     """A request is over a limit."""
 
 
-class _Cycle(RequestResponseCycle):
+class Cycle(RequestResponseCycle):
     """One request and its response. The start of a response may contain its body: see `STREAM`."""
 
     async def send(self, message: Any) -> None:
@@ -210,7 +210,7 @@ class _Cycle(RequestResponseCycle):
         self.on_response()
 
 
-class _OldCycle(_Cycle):
+class OldCycle(Cycle):
     """A request of HTTP/1.0. A body of unknown length ends with the connection."""
 
     _until_close = False
@@ -226,6 +226,10 @@ class _OldCycle(_Cycle):
         await super().send(message)
 
 
+def _keep_nothing() -> None:
+    """A stream begins that no other process would resume."""
+
+
 class StreamProtocol(HttpToolsProtocol):
     """One connection. It has one response at a time, even if requests are pipelined."""
 
@@ -235,9 +239,11 @@ class StreamProtocol(HttpToolsProtocol):
     date: ClassVar[DateHeader] = DateHeader()
     crowded = staticmethod(never_crowded)
     listener: Listener | None = None
-    cycle: _Cycle
+    kind: type[Cycle] = Cycle
+    keep = staticmethod(_keep_nothing)
+    cycle: Cycle
     """The last request."""
-    running: _Cycle | None = None
+    running: Cycle | None = None
     """The one that is being answered, or was: those after it wait."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -426,7 +432,7 @@ class StreamProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"], scope["query_string"] = url.path, url.query or b""
         self.date.update(self.server_state, self.config)
-        kind = _OldCycle if version == "1.0" else _Cycle
+        kind = OldCycle if version == "1.0" else self.kind
         cycle = kind(
             scope=scope,
             transport=self.transport,

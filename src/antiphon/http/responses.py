@@ -51,6 +51,8 @@ class ResponseEvents(EventStream):
         if self._driver.holding or not self._settings.keep_alive_events:
             super()._keep_alive()
         elif lines := events_of_waiting(self._driver, self._projection):
+            if self._record is not None:
+                self._record.give_up()  # they are numbered
             self._outlet.write(self._framing.frame_all(lines))
 
 

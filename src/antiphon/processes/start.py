@@ -37,12 +37,15 @@ class Start(Struct, frozen=True):
     bell: int
     bells: Sequence[int]
     links: Sequence[Link] = ()
+    streams: int | None = None
+    """Its end of the socket by which streams are passed on, if they outlive a process."""
 
     @property
     def descriptors(self) -> Sequence[int]:
         """All of them."""
         linked = (end for link in self.links for end in link.descriptors)
-        return (self.listener, self.channel, self.table, self.bell, *self.bells, *linked)
+        streams = () if self.streams is None else (self.streams,)
+        return (self.listener, self.channel, self.table, self.bell, *self.bells, *linked, *streams)
 
 
 class Logging(Struct, frozen=True):

@@ -15,6 +15,7 @@ from antiphon.core.accumulator import Accumulator
 from antiphon.core.errors import EngineError, RequestError, naming, public_error
 from antiphon.core.events import Event, Finished
 from antiphon.core.observation import observed
+from antiphon.core.stream_record import STREAM_RECORD
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import BeamSearcher, Prompt, PromptScorer
 from antiphon.run.drive import Output
@@ -22,6 +23,7 @@ from antiphon.run.endings import ClientLeftError
 from antiphon.run.generation import GenerationRun
 from antiphon.run.model import TOKEN_BYTES, Model, Prepared
 from antiphon.run.replay import ReplayContext, ReplayLog
+from antiphon.run.resumed import StreamLog
 from antiphon.run.tool_loop import EarlierCalls, ToolLoop, hosts_tools
 from antiphon.run.warming import Warming
 
@@ -90,9 +92,10 @@ class AnswerSource:
             await asyncio.to_thread(output.set_prompts, prompts)  # much is made of them
         if prepared[0].request.sampling.beam_width is None:
             choosing = [
-                _choice(prepared_turn, index, self._context)
-                for prepared_turn in prepared
-                for index in range(prepared_turn.turn.choices)
+                _choice(prepared_turn, index, self._recorded(prepared_turn, number))
+                for number, (prepared_turn, index) in enumerate(
+                    (turn, index) for turn in prepared for index in range(turn.turn.choices)
+                )
             ]
         else:
             choosing = [
@@ -103,6 +106,20 @@ class AnswerSource:
             await choosing[0].run(output, 0)
         else:
             await self._run_several(choosing, output)
+
+    def _recorded(self, prepared: Prepared, choice: int) -> ReplayContext:
+        """The context of a choice, which is recorded if its stream is, and chunks say all of it."""
+        context, record = self._context, STREAM_RECORD.get()
+        if record is None:
+            return context
+        turn = prepared.turn
+        several = choice or turn.choices > 1 or turn.in_programs  # calls are counted in all of an answer
+        unknown = context.log or turn.warms or prepared.request.conversation is not None
+        if unknown or (several and hosts_tools(turn)):
+            record.give_up()
+            return context
+        rng = context.rng or record.random_of(choice)
+        return replace(context, log=StreamLog(record, choice), rng=rng, calls_begun=record.calls_begun)
 
     def _begin(self, choices: Sequence[Choice | EarlierCalls]) -> None:
         """These choices are generated now."""

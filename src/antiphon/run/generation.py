@@ -183,7 +183,10 @@ class GenerationRun:
         self._closings = 0
         self._cut: Finish | None = None  # how an answer ends that is closed now
         self._items = items
-        self._plain = PlainTokens(items.pieces, decoder.count_plain)
+        log = interceptors.replay
+        self._logs_plain = log is not None and log.takes_plain
+        record = log.record if log is not None and self._logs_plain else None
+        self._plain = PlainTokens(items.pieces, decoder.count_plain, record)
         self._before = 0  # tokens that were written before the engine began its part
         self._work: Work
         self._works = False  # the engine does
@@ -229,11 +232,13 @@ class GenerationRun:
 
     async def _run(self) -> None:
         parts = self._interceptors
-        between = (parts.calls, parts.check, parts.reasoning, self._replay, self._repetition)
+        recorded = None if self._logs_plain else self._replay
+        between = (parts.calls, parts.check, parts.reasoning, recorded, self._repetition)
         self._direct = all(part is None for part in between)
         self._observation, self._started = observed(), perf_counter()
         if self._replay is not None and self._replay.chunks:
             await self._decode_again([*self._replay.chunks])
+            self._replay.replayed()
         while not (self._finished or self._ends_steered()):
             if self._replay is None:
                 await self._generate_whole()
@@ -265,6 +270,7 @@ class GenerationRun:
         try:
             request, plan = self._request, self._interceptors.plan
             if replay.chunks:
+                self._make_events()  # what a first chunk says besides its text is said for the second time
                 request, self._before, plan = await request_after(
                     replay.chunks, self._engine, request, plan, self._pool
                 )
@@ -372,12 +378,12 @@ class GenerationRun:
 
     def _pass(self, chunks: list[Chunk]) -> None:
         if self._interceptors.reasoning is None:
-            self._decode(chunks if self._direct else self._taken(chunks))
+            self._decode(chunks if self._direct and self._replay is None else self._taken(chunks))
             over = self._finished
         else:  # the reasoning may have to be closed after any of the chunks
             over = any(self._is_last([chunk]) for chunk in chunks)
         over = over or self._cut is not None or self._ends_steered()
-        ready = self._begins and not over and not self._held and not self._output.paused
+        ready = self._begins and not (over or self._held or self._unfinished or self._output.paused)
         if ready and (delta := self._decoder.open_delta) is not None:
             self._begins = False
             self._plain.begin(self._output.delta_writer(self._choice, delta))
@@ -535,7 +541,10 @@ class GenerationRun:
         """Emit the last events of a large answer, each in a turn of its own, while the client reads."""
         while self._later:
             await wait_for_turn(self._output)
-            self._emit(self._choice, [self._later.pop(0)])
+            event = self._later.pop(0)
+            if self._replay is not None:
+                self._replay.emits_last(len(self._later))
+            self._emit(self._choice, [event])
         await wait_for_turn()  # the end that is made from them is as large
 
     def _visible(self, events: list[Event]) -> list[Event]:

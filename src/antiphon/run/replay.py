@@ -30,8 +30,10 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Engine, GenerationRequest
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, plan_after
+from antiphon.run.drive import Output
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_entries = msgspec.msgpack.Encoder().encode
+"""Entries → what `read_entries` reads."""
 _decode = msgspec.msgpack.Decoder(list[Chunk | dict[str, Any]]).decode
 
 
@@ -67,6 +69,9 @@ class ReplayLog:
     `chunks` are those of the current generation.
     """
 
+    takes_plain = False
+    """Plain tokens may take the short way: they are recorded, and nothing else is asked for each."""
+
     def __init__(self, recorded: Iterable[ReplayEntry] = ()) -> None:
         self._entries = list(recorded)
         self._stored = len(self._entries)
@@ -86,7 +91,7 @@ class ReplayLog:
     def new(self) -> bytes:
         """The entries since the last call, to be stored."""
         fresh, self._stored = self._entries[self._stored :], len(self._entries)
-        return _encode(fresh) if fresh else b""
+        return encode_entries(fresh) if fresh else b""
 
     @property
     def has_results(self) -> bool:
@@ -113,6 +118,16 @@ class ReplayLog:
         self.chunks = self._next_chunks()
         return None if entry is None else entry.ids
 
+    def replayed(self) -> None:
+        """The chunks that were recorded before are decoded again."""
+
+    def between(self, output: Output) -> Output:
+        """Where the events between two generations go."""
+        return output
+
+    def emits_last(self, left: int) -> None:
+        """One of the last events of a large answer is emitted by itself; so many are `left`."""
+
     def write(self, entry: ToolResultEntry | ToolPrintedEntry | PromptEntry) -> None:
         """Record an entry between two generations."""
         self._entries.append(entry)
@@ -123,7 +138,7 @@ class ReplayLog:
         They are counted as part of an answer that had `before` tokens when the engine began.
         """
         if before:
-            chunks = [_with_token_count(chunk, before) for chunk in chunks]
+            chunks = counted_after(chunks, before)
         self._entries += chunks
         self.chunks += chunks
         return chunks
@@ -242,6 +257,11 @@ def _read(entry: Chunk | dict[str, Any], details_types: DetailsTypes) -> ReplayE
 def _sampling_after(sampling: Sampling, token_count: int) -> Sampling:
     min_tokens = sampling.min_tokens
     return sampling if not min_tokens else replace(sampling, min_tokens=max(0, min_tokens - token_count))
+
+
+def counted_after(chunks: list[Chunk], before: int) -> list[Chunk]:
+    """The chunks as part of an answer that had `before` tokens already."""
+    return [_with_token_count(chunk, before) for chunk in chunks]
 
 
 def _with_token_count(chunk: Chunk, before: int) -> Chunk:

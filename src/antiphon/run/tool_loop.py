@@ -160,6 +160,8 @@ class ToolLoop:
     async def run(self, output: Output, choice: int) -> None:
         """Generate a choice of `output`, run tools, and so on, to the end. Raises AntiphonError."""
         self._output, self._choice = output, choice
+        log = self._context.log
+        between = output if log is None else log.between(output)
         async with self._sessions:
             reason = None
             while reason is None:
@@ -169,11 +171,11 @@ class ToolLoop:
                 calls = self._pending()
                 if not calls:
                     return
-                results = await self._calls.run(calls, output, choice)
+                results = await self._calls.run(calls, between, choice)
                 reason = await self._next(calls, results)
             self._over = True
             self._observation.ended = reason
-            output.push(choice, [self._items.push(self._finished(reason))])
+            between.push(choice, [self._items.push(self._finished(reason))])
 
     def steer(self) -> None:
         """End as soon as a conversation can go on: the calls that the model has written are run."""

@@ -17,7 +17,7 @@ from antiphon.apis.responses.schema import BackgroundOptions, CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tool_secrets import sealed_tools, unsealed_tools
 from antiphon.app.app import App
-from antiphon.app.ids import answer_id, random_id
+from antiphon.app.ids import answer_id, created_now, random_id
 from antiphon.app.journal import (
     BackgroundJournal,
     CallJournal,
@@ -39,6 +39,7 @@ from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import DAY
 from antiphon.core.moderation import ModerationPolicy
 from antiphon.core.observation import observed
+from antiphon.core.stream_record import STREAM_RECORD
 from antiphon.run.adapters import name_of
 from antiphon.run.drive import Driver, Source
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
@@ -127,7 +128,7 @@ class Creation:
         self._policy = policy
         self._wire = wire
         self._request = request
-        self._created_at = time.time()
+        self._created_at = created_now()
         request = self._request = created_at(request, int(self._created_at))
         accepted = request.accepted
         observed().answer = self.id = accepted.id
@@ -164,6 +165,8 @@ class Creation:
         return self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
 
     def _durable_driver(self, source: Source, log: ReplayLog) -> DurableDriver:
+        if (record := STREAM_RECORD.get()) is not None:
+            record.give_up()  # the client continues what the store has
         writer = self._app.storage.writer
         journal = DurableJournal(writer, self.projection, self._stored_input(), log)
         answering = self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)

@@ -53,7 +53,8 @@ class DurableSource(LogSource):
         One that has not begun ends at once; so does one whose waiting task is cancelled, and then another
         server goes on with it.
         """
-        if (answer := self._answer) is None:
+        answer, self._answer = self._answer, None  # its failure would refer to this object
+        if answer is None:
             return
         if not self._journal.background:
             self._answering.stop(ClientLeftError())

@@ -54,6 +54,8 @@ PROBE = (
 )
 """An image of 64 by 64 pixels: a model that takes no images refuses it."""
 
+_TOLD_AGAIN = {"kv_cache_report_mode": "full"}
+"""Tells in events of all blocks of the prompt that are in the cache, not only of new ones."""
 _RECOMMENDED = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
 """Sampling parameters that the makers of models recommend."""
 
@@ -90,6 +92,12 @@ class VllmServer(CompletionsServer):
             "stream_options": {"include_usage": True},
         }
         return GENERATE, msgspec.json.encode(body)
+
+    def _request_fields(self, request: GenerationRequest) -> dict[str, Any]:
+        fields = super()._request_fields(request)
+        if request.placement.tell_again:
+            fields["vllm_xargs"] = {**_TOLD_AGAIN, **fields.get("vllm_xargs", {})}
+        return fields
 
     def reader(self, request: GenerationRequest) -> CompletionsReader:
         if not request.prompt.media:
