@@ -149,6 +149,7 @@ SAMPLES = {
     "jobs": ("3", 3),
     "lease_seconds": ("6.5", 6.5),
     "durable_streams": ("true", True),
+    "resume_streams": ("false", False),
     "secret": ("three four", ("three", "four")),
     "reasoning_field": ("reasoning", "reasoning"),
     "reasoning_events": ("open-responses", "open-responses"),
@@ -247,6 +248,11 @@ def test_every_option_is_tested() -> None:
     every_row(
         SAMPLES, option_names(*Settings().option_tables) - {"config"}, "SAMPLES in tests/test_config.py"
     )
+
+
+@pytest.mark.parametrize("name", [name for name, (_, value) in SAMPLES.items() if value is False])
+def test_what_is_on_by_default_is_turned_off_by_its_name(serve: Serve, name: str) -> None:
+    assert set_of(serve(f"--no-{name.replace('_', '-')}"), [name]) == {name: False}
 
 
 def test_every_option_of_an_engine_is_tested() -> None:

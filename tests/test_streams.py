@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -101,19 +101,15 @@ def read(
 ) -> bytes:
     at = urlsplit(url)
     connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=60)
-    connection.request(
-        "POST",
-        path,
-        json.dumps({"model": "scripted", "stream": True, **body}),
-        {"content-type": "application/json", **headers},
-    )
-    response = connection.getresponse()
-    assert response.status == 200
+    sent = json.dumps({"model": "scripted", "stream": True, **body})
     data = b""
-    while part := response.read1(512):  # raises IncompleteRead if the framing is not whole
-        data += part
-        time.sleep(pause)
-    connection.close()
+    with closing(connection):
+        connection.request("POST", path, sent, {"content-type": "application/json", **headers})
+        with connection.getresponse() as response:
+            assert response.status == 200
+            while part := response.read1(512):  # raises IncompleteRead if the framing is not whole
+                data += part
+                time.sleep(pause)
     return data
 
 
@@ -177,6 +173,20 @@ def check_killed(
 
 def test_streams_go_on_where_their_processes_were_killed(server: Process) -> None:
     check_killed(server, BODIES, STREAMS)
+
+
+def test_streams_end_with_their_process_where_that_is_chosen(tmp_path: Path) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"output": TEXT, "delay_ms": 20}))
+    options = ("--engine", "scripted", "--script", str(script), "--no-resume-streams", "--store", "none")
+    with several(tmp_path, *options) as server, ThreadPoolExecutor(1) as threads:
+        stream = threads.submit(read, server.url, "/v1/chat/completions", {"messages": said("Hi")})
+        time.sleep(0.5)
+        for process in children(server):
+            os.kill(process, signal.SIGKILL)
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            stream.result()
+        assert "a stream is resumed" not in log(server)
 
 
 @LONG

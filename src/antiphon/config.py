@@ -147,6 +147,10 @@ class Settings:
     """How many processes serve, behind one socket: for models at a URL, pools of URLs, and vLLM. One can
     pass on 60,000 to 100,000 tokens a second: docs/processes.md."""
 
+    resume_streams: Annotated[bool, Parameter(negative="--no-resume-streams"), NETWORK] = True
+    """Whether another of several processes writes on the streams of one that dies. It takes about 2 µs of CPU
+    for each token: docs/processes.md."""
+
     drain_seconds: Annotated[float, Parameter(validator=Number(gt=0)), LIMITS] = 300
     """How many seconds running answers have to finish after SIGTERM or Ctrl-C; then they are stopped."""
 
@@ -263,7 +267,7 @@ class Settings:
     keep_alive: Annotated[float, Parameter(validator=Number(gt=0)), ANSWERS] = 15
     """Seconds without an event after which a stream sends a comment."""
 
-    keep_alive_events: Annotated[bool, ANSWERS] = True
+    keep_alive_events: Annotated[bool, Parameter(negative="--no-keep-alive-events"), ANSWERS] = True
     """To keep a stream of the Responses API alive, repeat its event response.in_progress instead of sending a
     comment, because some clients do not count comments."""
 

@@ -172,7 +172,7 @@ class Supervisor:
         self._ended = asyncio.Event()
         self._streams = StreamKeeper()
         tcp, tls = settings.unix_socket is None, settings.tls_certificate is not None
-        self._streams_outlive = sys.platform == "linux" and tcp and not tls
+        self._streams_outlive = settings.resume_streams and sys.platform == "linux" and tcp and not tls
 
     @property
     def _descriptors(self) -> list[int]:
