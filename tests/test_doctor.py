@@ -78,6 +78,7 @@ def unused_port() -> int:
         (["--engine", "vllm", "{folder}"], "model", "has no config.json"),
         (["--store", "sqlite:////dev/null/x.db"], "store", "cannot be written"),
         (["--store", "none", "--durable-streams"], "options", "a store that outlives the server"),
+        (["--store", "memory", "--processes", "2"], "options", "cannot share a store in memory"),
         (["--prot", "1"], "configuration", "Did you mean --port?"),
         (["--config", "/no.toml"], "configuration", "Cannot read /no.toml"),
         (["--config", "{folder}/bad.toml"], "configuration", 'Unknown option "prot"'),

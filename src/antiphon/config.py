@@ -22,6 +22,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
+from antiphon.core.errors import AntiphonError
 from antiphon.core.limits import DEFAULTS, Limits, read_limits
 from antiphon.core.located import Located, sqlite_file
 from antiphon.core.options import (
@@ -310,6 +311,18 @@ class Settings:
     def served(self) -> tuple[ModelSettings, ...]:
         """The settings of each model."""
         return self.models or (replace(self.model, engines=(self.engine,)),)
+
+    def check_processes(self) -> None:
+        """Raise AntiphonError for options with which several processes cannot be one server."""
+        if self.store == "memory":
+            raise AntiphonError(
+                "Several processes cannot share a store in memory. Choose another --store, or leave out "
+                "--processes."
+            )
+        for model in self.served:
+            for engine in model.engines:
+                if (why := getattr(engine, "one_process", None)) is not None:
+                    raise AntiphonError(f"{why} Leave out --processes.")
 
     @property
     def option_tables(self) -> Sequence[type]:

@@ -308,6 +308,8 @@ def configuration(settings: Settings) -> Iterator[Check]:
 def unusable(settings: Settings) -> Iterator[Check]:
     """Options that a server refuses together."""
     try:
+        if settings.processes > 1:
+            settings.check_processes()
         if settings.durable_streams:
             require_lasting(settings.store)
     except AntiphonError as error:

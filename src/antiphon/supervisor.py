@@ -74,7 +74,7 @@ log = structlog.get_logger()
 
 def supervise(settings: Settings) -> None:
     """Serve until Ctrl-C, which raises KeyboardInterrupt. Raises AntiphonError if the server cannot serve."""
-    check(settings)
+    settings.check_processes()
     configure(settings.log_level, settings.log_format)
     for warning in unread_variables(settings):
         log.warning(warning)
@@ -86,19 +86,6 @@ def supervise(settings: Settings) -> None:
         received = asyncio.run(Supervisor(settings, listener).run())
     if received is signal.SIGINT:
         raise KeyboardInterrupt
-
-
-def check(settings: Settings) -> None:
-    """Raise AntiphonError for options with which several processes cannot be one server."""
-    if settings.store == "memory":
-        raise AntiphonError(
-            "Several processes cannot share a store in memory. Choose another --store, or leave out "
-            "--processes."
-        )
-    for model in settings.served:
-        for engine in model.engines:
-            if (why := getattr(engine, "one_process", None)) is not None:
-                raise AntiphonError(f"{why} Leave out --processes.")
 
 
 class _Process:
