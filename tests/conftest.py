@@ -22,9 +22,17 @@ FIRST = [
         "constrain/test_real_schemas.py",
         "engines/test_llama_cpp.py",
         "engines/test_upstream_llama.py",
+        "test_durable.py",
+        "test_hosts.py",
+        "test_processes.py",
+        "test_serve.py",
+        "test_simulation.py",
+        "test_streams.py",
+        "test_takeover.py",
+        "test_tutorial.py",
     )
 ]
-"""They load the bundled model."""
+"""They load the bundled model, or wait for processes: begun last, all would wait for them at the end."""
 
 re._MAXCACHE = 10_000  # the patterns of all dialects are more than the 512 that stay compiled otherwise
 
