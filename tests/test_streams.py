@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -106,11 +106,26 @@ def read(
     with closing(connection):
         connection.request("POST", path, sent, {"content-type": "application/json", **headers})
         with connection.getresponse() as response:
-            assert response.status == 200
+            if response.status == 503:
+                raise NotReadyError
+            assert response.status == 200, response.read()
             while part := response.read1(512):  # raises IncompleteRead if the framing is not whole
                 data += part
                 time.sleep(pause)
     return data
+
+
+def read_again(url: str, path: str, body: Any) -> bytes:
+    """As SDKs do after a connection without a response, or a 503, for as long as the model is made ready."""
+    for _ in range(100):
+        with suppress(http.client.RemoteDisconnected, NotReadyError):
+            return read(url, path, body)
+        time.sleep(0.1)
+    raise NotReadyError
+
+
+class NotReadyError(Exception):
+    """The server refuses a request for now."""
 
 
 def _difference(one: str, other: str) -> tuple[str, str]:
@@ -160,8 +175,8 @@ def check_killed(
         for index, answer in zip(chosen, answers, strict=True):
             try:
                 data = normal(answer.result())
-            except http.client.RemoteDisconnected:
-                data = normal(read(server.url, *bodies[index]))
+            except (http.client.RemoteDisconnected, NotReadyError):
+                data = normal(read_again(server.url, *bodies[index]))
             except Exception as error:
                 wrong.append((bodies[index], repr(error)))
                 continue
