@@ -15,6 +15,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from uvicorn.server import ServerState
 
+from antiphon.app.journal import StreamedCompletionJournal, StreamJournal
+from antiphon.core.accounts import ANYONE
 from antiphon.core.stream_record import StreamRecord
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Hosted
@@ -32,8 +35,10 @@ from antiphon.http.resuming import Recording, Resumer
 from antiphon.http.server import config_of
 from antiphon.processes.streams import Descriptors, Kept, Passage, StreamFile
 from antiphon.run.resumed import ResumedJournal
+from antiphon.store.records import CompletionFilter, Paging, ResponseKind
 from tests.acting import PYTHON, ActingTool
 from tests.server import composed
+from tests.store.samples import conversation
 
 CASES = int(os.environ.get("STREAMS", "8"))
 """How often each request is answered: `make test-streams` takes more, and other seeds."""
@@ -188,6 +193,8 @@ class _Mortal:
 class Host:
     """A process, with what the supervisor has of its stream. The next connection ends by `plan`."""
 
+    store: Any
+
     def __init__(self, make: Callable[[], Any], passage: Passage, streams: dict[bytes, Descriptors]) -> None:
         self._make = make
         self._passage = passage
@@ -247,7 +254,7 @@ class Host:
 
 @asynccontextmanager
 async def host(**given: Any) -> AsyncIterator[Host]:
-    _, runtime = composed(SCRIPT, store="none", **given)
+    _, runtime = composed(SCRIPT, **{"store": "none", **given})
     config = config_of(runtime.app)
     config.app = recording = Recording(config.app)  # type: ignore[arg-type]
     config.load()
@@ -264,6 +271,7 @@ async def host(**given: Any) -> AsyncIterator[Host]:
     process = Host(make, Passage(ours, streams.__setitem__, ended), streams)
     recording.passage = Resumer(process.connection, theirs).passage
     await runtime.start()
+    process.store = runtime.app.storage.store
     try:
         yield process
     finally:
@@ -275,11 +283,11 @@ async def host(**given: Any) -> AsyncIterator[Host]:
 
 
 @asynccontextmanager
-async def hosts(count: int, tools: Sequence[Any] = ()) -> AsyncIterator[list[Host]]:
-    """So many; each has one of the tools, if there are any."""
+async def hosts(count: int, tools: Sequence[Any] = (), **given: Any) -> AsyncIterator[list[Host]]:
+    """So many, with these options; each has one of the tools, if there are any."""
     async with AsyncExitStack() as stack:
-        given = [{"tools": [tool]} for tool in tools] or [{}] * count
-        yield [await stack.enter_async_context(host(**more)) for more in given]
+        own = [{"tools": [tool]} for tool in tools] or [{}] * count
+        yield [await stack.enter_async_context(host(**given, **more)) for more in own]
 
 
 @pytest.fixture(autouse=True)
@@ -339,6 +347,11 @@ def unchunked(response: bytes) -> bytes:
         assert rest[size : size + 2] == b"\r\n"
         rest = rest[size + 2 :]
     assert not rest
+    return timeless(body)
+
+
+def timeless(body: bytes) -> bytes:
+    """Without times."""
     return re.sub(rb'("(?:completed_at|(?:\w+_)?duration|created_at)":)("[^"]*"|[\d.]+)', rb"\g<1>0", body)
 
 
@@ -410,6 +423,95 @@ async def test_tools_of_the_server_are_run_between(name: str, harmless: bool) ->
         answer, _ = await streamed(processes, path, body, [Plan(UNREAD)])
         assert (tools[0].ran, tools[1].ran) == (1, harmless)
         assert (answer == whole) is harmless
+
+
+STORED: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {**said("think"), "store": True}),
+    "a response": ("/v1/responses", {"input": "think"}),
+    "a response with calls": ("/v1/responses", {"input": "call it", "tools": [RESPONSES_TOOL]}),
+}
+
+
+@pytest.mark.parametrize("when", ["anywhere", "before it is stored", "when it is stored"])
+@pytest.mark.parametrize("name", STORED)
+async def test_an_answer_is_stored_once(
+    name: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its process dies after the answer was stored, and before its client has got the end."""
+    (path, body), rng = STORED[name], random.Random(f"{SEED} {name}")
+    async with storing(1, tmp_path / "whole.db") as processes:
+        whole, _ = await streamed(processes, path, body, [])
+        expected = await everything(processes[0].store)
+    for case in range(CASES // 2 if when == "anywhere" else 1):
+        async with storing(3, tmp_path / f"{case}.db") as processes:
+            plans = plans_for(rng, len(whole))
+            with monkeypatch.context() as patch:
+                if when != "anywhere":
+                    plans = [Plan(UNREAD)]
+                    kill_at_the_end(patch, processes[0], stored=when == "when it is stored")
+                answer, deaths = await streamed(processes, path, body, plans)
+            assert deaths or when == "anywhere"
+            assert merged_events(answer) == merged_events(whole), plans
+            assert await everything(processes[0].store) == expected, plans
+
+
+@asynccontextmanager
+async def storing(count: int, file: Path) -> AsyncIterator[list[Host]]:
+    """So many, with one store, in which there is a conversation."""
+    async with hosts(count, store=f"sqlite:///{file}") as processes:
+        await processes[0].store.conversations.create(conversation(owner=ANYONE.owner), ())
+        yield processes
+
+
+async def everything(store: Any) -> Any:
+    """What the store has of answers, without what differs between two of them."""
+    owner, paging = ANYONE.owner, Paging("asc", None)
+    responses = (await store.responses.page(owner, ResponseKind.RESPONSE, paging)).data
+    completions = (await store.completions.list(owner, CompletionFilter(), paging)).data
+    return (
+        [(one.id, one.status, timeless(one.body)) for one in responses],
+        [(one.id, timeless(one.body)) for one in completions],
+    )
+
+
+@pytest.mark.parametrize(("more", "kept"), [({}, 1), ({"conversation": "conv_1"}, 0)])
+async def test_a_turn_of_a_conversation_is_not_kept(
+    more: dict[str, Any], kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it was resumed after it was stored, the conversation would have it twice."""
+    begin, begun = Passage.begin, list[bytes]()
+
+    def beginning(self: Passage, stream: bytes, descriptors: Descriptors) -> bool:
+        begun.append(stream)
+        return begin(self, stream, descriptors)
+
+    monkeypatch.setattr(Passage, "begin", beginning)
+    async with storing(1, tmp_path / "store.db") as processes:
+        await streamed(processes, "/v1/responses", {"input": "think", **more}, [])
+    assert len(begun) == kept
+
+
+def merged_events(body: bytes) -> Any:
+    """The events with deltas that are merged: how many come while a response is being stored differs."""
+    return merged_response(body) if b"sequence_number" in body else body
+
+
+def kill_at_the_end(patch: pytest.MonkeyPatch, process: Host, *, stored: bool) -> None:
+    """The process dies before or after it has stored the end of its answer."""
+    for kind in (StreamJournal, StreamedCompletionJournal):
+        close = kind.close
+
+        async def closing(journal: Any, *end: Any, close: Any = close) -> Any:
+            if process.died.is_set():
+                return await close(journal, *end)
+            if not stored:
+                process.kill()
+                return end[-1]
+            lines = await close(journal, *end)
+            process.kill()
+            return lines
+
+        patch.setattr(kind, "close", closing)
 
 
 class SlowTool(ActingTool):

@@ -155,20 +155,23 @@ class Creation:
         turn, report = self._request.accepted.turn, self.projection.moderated
         source = checked(self._app, answering, self._policy, turn, report)
         journal: StreamJournal | FullAnswerJournal | CallJournal | None = calls
+        given = self._stored_input()
+        record = STREAM_RECORD.get()
+        if record is not None and (self._durable or (self.stored and given.in_conversation)):
+            # The client continues what the store has; a conversation would get the turn twice.
+            record.give_up()
         if log is not None:
-            return self._durable_driver(source, log)
+            return self._durable_driver(source, log, given)
         if self.stored and streamed:
-            journal = StreamJournal(self._app.storage.writer, self.projection, self._stored_input())
+            journal = StreamJournal(self._app.storage.writer, self.projection, given)
         elif self.stored:
-            journal = FullAnswerJournal(self._app.storage.writer, self.projection, self._stored_input())
+            journal = FullAnswerJournal(self._app.storage.writer, self.projection, given)
             journal.calls = calls
         return self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
 
-    def _durable_driver(self, source: Source, log: ReplayLog) -> DurableDriver:
-        if (record := STREAM_RECORD.get()) is not None:
-            record.give_up()  # the client continues what the store has
+    def _durable_driver(self, source: Source, log: ReplayLog, given: StoredInput) -> DurableDriver:
         writer = self._app.storage.writer
-        journal = DurableJournal(writer, self.projection, self._stored_input(), log)
+        journal = DurableJournal(writer, self.projection, given, log)
         answering = self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
         owner = self._request.accepted.turn.owner
         return DurableDriver(DurableSource(writer, owner, answering, journal), answering, self.projection)
