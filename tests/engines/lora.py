@@ -1,5 +1,6 @@
-"""Writes a LoRA adapter for the bundled model, which makes it say something else."""
+"""Writes LoRA adapters for the bundled model, which make it say something else."""
 
+import json
 import struct
 from pathlib import Path
 from random import Random
@@ -44,3 +45,19 @@ def _text(text: str) -> bytes:
 
 def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % _ALIGNMENT)
+
+
+def write_peft_adapter(folder: Path) -> None:
+    """An adapter as vLLM takes it, for the bundled model: it changes what is written."""
+    from safetensors.torch import save_file  # noqa: PLC0415 - only where vLLM is
+    from torch import Generator, randn  # noqa: PLC0415
+
+    chance = Generator().manual_seed(1)
+    weights = {}
+    for layer in range(30):
+        place = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        weights[f"{place}.lora_A.weight"] = randn(8, 576, generator=chance)
+        weights[f"{place}.lora_B.weight"] = randn(576, 8, generator=chance)
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines.lora import write_peft_adapter
 from tests.real_engine import START_SECONDS, VLLM_ARGUMENTS, VLLM_MODEL
 from tests.server_process import Process
 from tests.test_processes import SOURCE, children, client_of, connected, get, log, post
@@ -109,7 +110,7 @@ def test_all_processes_answer_with_one_core(server: Process) -> None:
 def test_a_process_that_dies_leaves_nothing_in_the_core_and_adapters_reach_its_successor(
     server: Process, tmp_path: Path
 ) -> None:
-    write_adapter(tmp_path)
+    write_peft_adapter(tmp_path)
     loaded = {"lora_name": "noise", "lora_path": str(tmp_path)}
     assert post(f"{server.url}/v1/load_lora_adapter", loaded, **ADMIN).status_code == 200
     before, restarted = workers(server), log(server).count("a process is ready")
@@ -147,21 +148,6 @@ def goes_on(lines: Iterator[str]) -> bool:
     except Exception:
         return False
     return True
-
-
-def write_adapter(folder: Path) -> None:
-    from safetensors.torch import save_file  # noqa: PLC0415 - only where vLLM is
-    from torch import Generator, randn  # noqa: PLC0415
-
-    chance = Generator().manual_seed(1)
-    weights = {}
-    for layer in range(30):
-        place = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
-        weights[f"{place}.lora_A.weight"] = randn(8, 576, generator=chance)
-        weights[f"{place}.lora_B.weight"] = randn(576, 8, generator=chance)
-    save_file(weights, folder / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
 def test_a_core_that_dies_is_started_again(server: Process) -> None:

@@ -36,6 +36,7 @@ from tests.contracts.engine import (
 )
 from tests.contracts.vectors import VectorContract
 from tests.engines import kv_connector
+from tests.engines.lora import write_peft_adapter
 from tests.real_engine import VLLM_ARGUMENTS, VLLM_MODEL, real_engine
 
 pytestmark = [
@@ -349,18 +350,7 @@ async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, one, wh
 
 
 async def test_an_adapter_changes_what_is_written(one, tmp_path):
-    from safetensors.torch import save_file  # noqa: PLC0415 - only where vLLM is
-    from torch import Generator, randn  # noqa: PLC0415
-
-    chance = Generator().manual_seed(1)
-    weights = {}
-    for layer in range(30):
-        place = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
-        weights[f"{place}.lora_A.weight"] = randn(8, 576, generator=chance)
-        weights[f"{place}.lora_B.weight"] = randn(576, 8, generator=chance)
-    save_file(weights, tmp_path / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    write_peft_adapter(tmp_path)
     await one.stop()
     engine = real_engine(context=512, slots=2, more=("enable_lora=true", "max_lora_rank=8"))
     await engine.start()

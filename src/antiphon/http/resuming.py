@@ -43,7 +43,7 @@ _LEFT_OUT = frozenset(
 """Headers that are about the connection: the request is sent again in one piece."""
 
 
-class Facts(Struct, frozen=True):
+class StreamRequest(Struct, frozen=True):
     """A request, and what its answer is made with. `base` is `handed_over` before the response."""
 
     target: bytes
@@ -152,10 +152,10 @@ class _Request:
             base = handed_over(connection) + transport.get_write_buffer_size()
             target = scope["raw_path"] + (b"?" + query if query else b"")
             body = b"".join(self._body)
-            facts = Facts(
+            asked = StreamRequest(
                 target, scope["headers"], body, record.seed, record.created, base, observed().reserved
             )
-            stream, file = new_id(), StreamFile.create(_encode(facts))
+            stream, file = new_id(), StreamFile.create(_encode(asked))
         except OSError:
             return None
         if not self._passage.begin(stream, (connection.fileno(), file.descriptor)):
@@ -255,10 +255,10 @@ class Resumer:
         connection, file = socket.socket(fileno=descriptors[0]), StreamFile(descriptors[1])
         connection.setblocking(False)
         kept = file.read()
-        facts = msgspec.msgpack.decode(kept.facts, type=Facts)
-        rest = kept.after(handed_over(connection) - facts.base)
+        asked = msgspec.msgpack.decode(kept.head, type=StreamRequest)
+        rest = kept.after(handed_over(connection) - asked.base)
         if rest is None or kept.state in (StreamState.LOST, StreamState.ANNOUNCED):
-            log.warning("a stream breaks off with its process", path=os.fsdecode(facts.target))
+            log.warning("a stream breaks off with its process", path=os.fsdecode(asked.target))
             self._close(stream, file, connection)
             return
         if kept.state == StreamState.COMPLETE:
@@ -267,15 +267,15 @@ class Resumer:
             self._close(stream, file, connection)
             return
         recorded = _entries.decode(_ARRAY.pack(0xDD, kept.count) + kept.entries)
-        log.info("a stream is resumed", path=os.fsdecode(facts.target))
-        record = StreamRecord(facts.seed, facts.created, recorded)
-        record.reserved = facts.reserved
+        log.info("a stream is resumed", path=os.fsdecode(asked.target))
+        record = StreamRecord(asked.seed, asked.created, recorded)
+        record.reserved = asked.reserved
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.connect_accepted_socket(self._make, connection)
         protocol.kind, protocol.resumed = _ResumedCycle, (stream, file, record)
         if rest:
             transport.write(rest)
-        protocol.data_received(facts.request)
+        protocol.data_received(asked.request)
 
     def _close(self, stream: bytes, file: StreamFile, connection: socket.socket) -> None:
         connection.close()

@@ -71,7 +71,7 @@ def _acknowledged(connection: socket.socket) -> int:
 class Kept(Struct):
     """What a file says. `sent` bytes of the stream are before `last`, its last bytes."""
 
-    facts: bytes
+    head: bytes
     count: int
     """How many entries there are."""
     entries: bytes
@@ -95,19 +95,19 @@ class StreamFile:
         slot = _SLOT.unpack_from(self._map, _SLOTS[self._active])
         self.state, self._half, self._before, self._size, self._count, self._entries = slot
         (length,) = _LENGTH.unpack_from(self._map, _FIXED)
-        self._facts = _FIXED + _LENGTH.size, _FIXED + _LENGTH.size + length
-        self._halves = self._facts[1]
+        self._head = _FIXED + _LENGTH.size, _FIXED + _LENGTH.size + length
+        self._halves = self._head[1]
         self._start = self._halves + self._half * HALF
         self._log = self._halves + 2 * HALF
         self._room = len(self._map) - self._log
 
     @classmethod
-    def create(cls, facts: bytes) -> "StreamFile":
-        """A new file with these facts. Raises OSError."""
+    def create(cls, head: bytes) -> "StreamFile":
+        """A new file with this head, the part that is written once. Raises OSError."""
         descriptor = os.memfd_create("antiphon-stream")
         try:
-            os.ftruncate(descriptor, _FIXED + _LENGTH.size + len(facts) + 2 * HALF + FIRST_ENTRIES)
-            os.pwrite(descriptor, _LENGTH.pack(len(facts)) + facts, _FIXED)
+            os.ftruncate(descriptor, _FIXED + _LENGTH.size + len(head) + 2 * HALF + FIRST_ENTRIES)
+            os.pwrite(descriptor, _LENGTH.pack(len(head)) + head, _FIXED)
             return cls(descriptor)
         except BaseException:
             os.close(descriptor)
@@ -123,7 +123,7 @@ class StreamFile:
         held, log = self._map, self._log
         last = held[self._start : self._start + self._size]
         entries = held[log : log + self._entries]
-        return Kept(held[slice(*self._facts)], self._count, entries, self.state, self._before, last)
+        return Kept(held[slice(*self._head)], self._count, entries, self.state, self._before, last)
 
     def append(self, data: bytes, count: int, entries: bytes, state: int, unsent: Callable[[], int]) -> bool:
         """Take over bytes of the stream, so many entries, and the state, together.
