@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.core.errors import EngineError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
@@ -70,3 +71,10 @@ def test_an_operator_may_say_how_contents_are_given() -> None:
         made = ChatTemplateRenderer(both, bos="", eos="", tool_prompt=None, content_parts=parts)
         assert made.capabilities.content_parts is bool(parts)
         assert made.render(user) == text
+
+
+def test_what_a_template_writes_in_thousands_is_no_marker() -> None:
+    """Each would be searched for in all text of clients."""
+    many = "{% for m in messages %}{% for i in range(300) %}[A{{ i }}]{% endfor %}{{ m.content }}{% endfor %}"
+    with pytest.raises(EngineError, match="more than 256 different markers"):
+        ChatTemplateRenderer(many, bos="", eos="", tool_prompt=None)

@@ -70,3 +70,19 @@ def test_separators_are_restored_from_escapes(text: str) -> None:
         assert "".join(found) == printed([f"{said}<|end|>"])
         assert read is None or read("".join(found)) == [f"{said}<|end|>"]
     assert restore_separators(escape(text)) == escape(text)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        pytest.param(["<image>" + "<patch>" * 500 + "</image>"], id="long"),
+        pytest.param([f"[{'A' * length}]" for length in range(1, 500)], id="each-begins-like-the-next"),
+    ],
+)
+def test_tokens_may_be_long_and_begin_alike(tokens: list[str]) -> None:
+    """A placeholder of an image may be written as one token for each part of it."""
+    escaper = SpecialTokenEscaper(*tokens)
+    for token in (tokens[0], tokens[-1]):
+        assert not any(token in piece for piece in split_at_separators(escaper.escape(f"a {token} b")))
+        assert escaper.escape_json([token]) == [escaper.escape(token)]
+    assert escaper.escape("a [B] <image>") == "a [B] <image>"

@@ -12,7 +12,7 @@ from tests.run.test_decisions import EVEN, decision, log, prompts_in
 pytestmark = marks
 
 QUESTION = "\n\nQuestion: Which team?\nA: billing\nB: shipping\nAnswer with the letter only."
-OTHERS = {"fireworks-ai-llama-3-firefunction-v2", "google-translategemma-4b-it", "Reka-Edge", "muse-glimmer"}
+OTHERS = {"fireworks-ai-llama-3-firefunction-v2", "google-translategemma-4b-it", "muse-glimmer"}
 """Those that cannot show a message of a user, or cannot be loaded without more facts of the model."""
 OPENS = ("<think>", "<seed:think>", "<mm:think>", "[THINK]", "<|START_THINKING|>", "<|inner_prefix|>")
 CLOSES = ("</think>", "</seed:think>", "</mm:think>", "[/THINK]", "<|END_THINKING|>", "<|inner_suffix|>")

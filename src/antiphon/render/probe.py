@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from antiphon.core.errors import RequestError
+from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind
 from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
 from antiphon.render.efforts import nearest_efforts
@@ -22,6 +22,9 @@ from antiphon.render.media import placeholder_in
 from antiphon.render.messages import REASONING_KEYS, TemplateMessage
 
 Messages = Sequence[TemplateMessage]
+
+MOST_MARKERS = 256
+"""The most different markers of turns that a template may write: ten times as many as any known one does."""
 
 
 class RenderProbe(Protocol):
@@ -264,13 +267,16 @@ def turn_markers(render: RenderProbe, capabilities: TemplateCapabilities) -> fro
     """What looks like a marker in the texts that are written between messages: `[INST]`, `<end_of_turn>`.
 
     Markers of reasoning are left out. Around tools only markers in capitals count: tags there are words of
-    the prompt.
+    the prompt. Raises EngineError if there are too many to be markers.
     """
     probe = _Probe(render, capabilities)
     talk = [_user, _answer, _user_2]
     frames = [_CONTENTS.sub("\n", probe.text(messages)) for messages in ([_user], [_system, *talk], talk)]
     tools = probe.text([_user, _with_call, _result_1], _TOOLS)
     markers = {*_TOOL_MARKER.findall(tools)}.union(*map(_MARKER.findall, frames))
+    if len(markers) > MOST_MARKERS:
+        message = f"The chat template writes more than {MOST_MARKERS} different markers around messages."
+        raise EngineError(message)
     return frozenset(marker for marker in markers if not _OF_REASONING.search(marker))
 
 

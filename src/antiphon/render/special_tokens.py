@@ -15,12 +15,16 @@ import re
 from collections.abc import Iterable
 from io import StringIO
 from itertools import groupby
+from os.path import commonprefix
 from typing import Any
 
 import msgspec
 
 SEPARATOR = "\ufdd0"
 """A noncharacter, which Unicode reserves for internal use."""
+
+DEEPEST = 32
+"""The most branches of a pattern inside each other; templates may have any tokens."""
 
 _LOOKS_SPECIAL = r"<[|｜](?=[^\s<>|｜]+[|｜]>)"
 _PUNCTUATION = re.compile(r"[\W_]*")
@@ -92,14 +96,18 @@ def _pattern(tokens: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join([_LOOKS_SPECIAL, _LOOKS_ESCAPED, *own]))
 
 
-def _any_of(texts: Iterable[str]) -> str:
+def _any_of(texts: Iterable[str], depth: int = DEEPEST) -> str:
     """A pattern of texts, matched as a tree: a vocabulary may have thousands, and none is tried by itself."""
     ordered = sorted(texts)
     if not ordered or not ordered[0]:
         return ""  # one of them has been found, or there is none
+    if not depth:
+        return f"(?:{'|'.join(map(re.escape, ordered))})"
     options = []
-    for first, alike in groupby(ordered, key=lambda text: text[0]):
-        options.append(re.escape(first) + _any_of(text[1:] for text in alike))
+    for _, group in groupby(ordered, key=lambda text: text[0]):
+        alike = [*group]
+        start = commonprefix(alike)  # noqa: RUF071 - of texts, not of paths
+        options.append(re.escape(start) + _any_of((text[len(start) :] for text in alike), depth - 1))
     return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
 
 
