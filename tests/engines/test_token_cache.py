@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from antiphon.engines import token_cache
-from antiphon.engines.token_cache import LONG, TokenCache, added_tokens, encode_fast
+from antiphon.engines.token_cache import LONG, MANY_SEGMENTS, TokenCache, added_tokens, encode_fast
 
 ADDED = ("<|im_start|>", "<|im_end|>", "<|im_end|><|x|>", "<think>", "</think>", "\n\n")
 TEXTS = [
@@ -132,3 +132,34 @@ async def test_a_long_text_is_tokenized_in_a_thread():
     assert await cache.tokenize(["a|b", "cc"]) == [1, 0, 1, 2]
     assert await cache.tokenize(["a" * LONG, "bbb"]) == [LONG, 3]
     assert {threads[text] for text in ("a", "b", "cc")} == {get_ident()} != {threads["bbb"]}
+
+
+async def test_a_long_text_that_has_grown_by_little_needs_no_thread(monkeypatch):
+    """Each turn of an agent sends its whole conversation: only what is new takes time."""
+    hops = 0
+
+    async def to_thread(function, *arguments):
+        nonlocal hops
+        hops += 1
+        return function(*arguments)
+
+    monkeypatch.setattr(token_cache.asyncio, "to_thread", to_thread)
+    cache = TokenCache(lambda text: [len(text)], {"|": 0})
+    message = "a" * (LONG - 1)
+    conversation = f"{message}|{message}b"
+    assert len(await cache.tokenize([conversation])) == 3
+    assert hops == 1
+    grown = f"{conversation}|{message}"
+    assert await cache.tokenize([grown, "b" * 99]) == [LONG - 1, 0, LONG, 0, LONG - 1, 99]
+    assert hops == 1
+    await cache.tokenize([f"{grown}|{'c' * LONG}"])
+    assert hops == 2
+
+
+@pytest.mark.parametrize("pieces", [["|" * 2 * MANY_SEGMENTS], ["a"] * LONG, ["a|" * LONG]])
+async def test_many_segments_are_looked_up_in_a_thread(pieces):
+    """However short they are: a client may send any number of them."""
+    threads = set()
+    cache = TokenCache(lambda text: threads.add(get_ident()) or [1], {"|": 0})
+    assert len(await cache.tokenize([*pieces, "new", "|" * LONG])) > LONG
+    assert get_ident() not in threads

@@ -17,8 +17,11 @@ from typing import Any
 CACHED = 2**20
 """Characters of segments that are remembered, at least if there are that many, and at most twice as many."""
 
-LONG = 64 * 1024
-"""Characters from which tokenizing takes milliseconds: more are tokenized in a thread."""
+LONG = 8 * 1024
+"""New characters from which tokenizing takes milliseconds: more are tokenized in a thread."""
+
+MANY_SEGMENTS = 4096
+"""Segments that are looked up in a millisecond: more are in a thread."""
 
 _ALONE = frozenset(
     {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "Whitespace", "WhitespaceSplit"}
@@ -45,9 +48,28 @@ class TokenCache:
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The tokens of all pieces, each tokenized by itself."""
-        if sum(map(len, pieces)) < LONG:
+        if self._takes_little(pieces):
             return self._tokens(pieces)
         return await asyncio.to_thread(self._tokens, pieces)
+
+    def _takes_little(self, pieces: Sequence[str]) -> bool:
+        """Whether few of the characters are new. A long conversation is as quick as what it has grown by."""
+        size = sum(map(len, pieces))
+        if size < LONG:
+            return True
+        if self._split is None or size > 2 * CACHED:
+            return False
+        new, left = 0, MANY_SEGMENTS
+        for piece in pieces:
+            parts = self._split(piece, left)
+            left -= len(parts) // 2 + 1
+            if left <= 0:
+                return False
+            new += sum(len(part) for part in parts[::2] if not self._knows(part))
+        return new < LONG
+
+    def _knows(self, segment: str) -> bool:
+        return segment in self._recent or segment in self._older
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text. Special ones become their ids, and none are added."""

@@ -341,7 +341,7 @@ class VllmCore:
         fits = around.rendered is None and len(ids) < self.context
         made = self._made(request, ids[:1] if fits else ids, self._sampling(request), around)
         if fits:
-            made.prompt_token_ids = [*ids]
+            made.prompt_token_ids = ids
         # It holds from the first token on.
         made.reasoning_ended = True if request.constraint is not None else None
         return made
