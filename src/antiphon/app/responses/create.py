@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from antiphon.apis.media import with_sources
 from antiphon.apis.request import ScaledAdapter
 from antiphon.apis.responses.schema import BackgroundOptions, CreateResponse
+from antiphon.apis.responses.steering import required_by, required_of
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tool_secrets import sealed_tools, unsealed_tools
 from antiphon.app.app import App
@@ -112,6 +113,13 @@ def created_at(request: ResponseRequest, seconds: int) -> ResponseRequest:
     return replace(request, accepted=replace(accepted, turn=replace(accepted.turn, created_at=seconds)))
 
 
+class Outcome(Struct, frozen=True):
+    """How a response has ended, and what has to be sent before anything else that goes on with it."""
+
+    status: ResponseStatus
+    required: list[dict[str, Any]]
+
+
 class Creation:
     """A response that is being created for a valid request."""
 
@@ -135,6 +143,7 @@ class Creation:
         self.stored = accepted.settings.store
         self._may_be_durable = durable
         self._durable = False
+        self._log: DurableSource | None = None
         self._seal = app.seal(accepted.turn.owner)
         self.projection = ResponseProjection(
             accepted, int(self._created_at), time.time, self._seal, queued=bool(wire.background)
@@ -174,7 +183,25 @@ class Creation:
         journal = DurableJournal(writer, self.projection, given, log)
         answering = self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
         owner = self._request.accepted.turn.owner
-        return DurableDriver(DurableSource(writer, owner, answering, journal), answering, self.projection)
+        self._log = DurableSource(writer, owner, answering, journal)
+        return DurableDriver(self._log, answering, self.projection)
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last event of a stream, for events that are not stored; 0 before the first."""
+        return self.projection.last_number if self._log is None else max(0, self._log.position)
+
+    async def outcome(self) -> Outcome:
+        """How the response has ended; a durable one perhaps on another server. Raises StoreError."""
+        if self._log is None:
+            status = ResponseStatus(self.projection.status or "failed")
+            return Outcome(status, required_by(self.projection.items))
+        owner, storage = self._request.accepted.turn.owner, self._app.storage
+        responses = storage.store.responses
+        record = await storage.writer.retried(lambda: responses.get(owner, self.id))
+        if record is None:  # it was deleted
+            return Outcome(ResponseStatus.FAILED, [])
+        return Outcome(record.status, required_of(msgspec.json.decode(record.body)))
 
     async def queue(self) -> None:
         """Store the request, for some worker to answer."""
