@@ -237,11 +237,12 @@ class Jobs(Protocol):
         ...
 
     async def claim_abandoned(
-        self, worker: str, now: float, lease_seconds: float, limit: int
+        self, worker: str, now: float, lease_seconds: float, limit: int, until: float
     ) -> list[ResponseRecord]:
         """The same for foreground responses whose lease has expired: their server has crashed.
 
-        Those with `read_until` are to be continued, the others to be ended.
+        Those with `read_until` are to be continued, the others to be ended. That time moves on by as much as
+        nobody could read them; if they were released, which may be long ago, to `until`.
         A response that was created without a lease is never abandoned.
         """
         ...
