@@ -395,22 +395,23 @@ async def test_the_command_prints_and_writes_what_came_of_the_checks(
 async def test_checks_for_which_no_time_is_left_are_not_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A server that answers each request just in time does not keep the command for ever."""
+    """Also one that waits for its answer: a server that takes its time does not keep the command for ever."""
     answering = []
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answering.append(asyncio.current_task())
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             await reader.readuntil(b"\r\n\r\n")
-            await asyncio.sleep(0.25)
+            if len(answering) > 3:  # the first has asked for nothing
+                await reader.read()  # the client has left
             writer.write(head() + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
         writer.close()
 
     file = tmp_path / "a.json"
     async with await asyncio.start_server(slow, "127.0.0.1", 0) as listening:
         url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        options = ("--model", "m", "--api", "chat", "--total-timeout", "0.4", "--json", str(file))
-        code = await command(url, *options)
+        seconds = ("--timeout", "2", "--total-timeout", "0.5")
+        code = await command(url, "--model", "m", "--api", "chat", *seconds, "--json", str(file))
         await asyncio.gather(*filter(None, answering))
 
     assert code == 1
@@ -419,7 +420,9 @@ async def test_checks_for_which_no_time_is_left_are_not_done(
     left = outcomes.index("not done")
     assert 0 < left < 10
     assert {*outcomes[left:]} == {"not done"}
+    assert len(answering) == 4
     assert "not done      chat.tools.call" in (said := capsys.readouterr().out)
+    assert "(--timeout)" not in said
     assert f"{report['counts']['not done']} not done\n" in said
 
 
