@@ -32,7 +32,7 @@ from antiphon.apis.responses.steering import (
     successor,
 )
 from antiphon.app.ids import random_id
-from antiphon.app.responses.create import Creation, Outcome, as_kept, begin, response_id
+from antiphon.app.responses.create import Creation, Outcome, as_kept, begin, new_id, response_id
 from antiphon.core.errors import AntiphonError, RequestError, public_error
 from antiphon.core.observation import observed
 from antiphon.http.observing import WEBSOCKET, observe, report
@@ -73,10 +73,12 @@ class RunningTurn:
         self.client = client
         self.driver = creation.driver(streamed=True)
         self.steers: list[Steer] = []
+        self.next_id = new_id()
+        """The id of the response that has this input."""
         self.outcome = Outcome(ResponseStatus.FAILED, [])
         """How it has ended, once it has."""
 
-    def take(self, given: SteerInput, size: int, limit: int) -> None:
+    async def take(self, given: SteerInput, size: int, limit: int) -> None:
         """Take input, and end the answer as soon as possible. Raises RequestError."""
         check_steerable(self.wire)
         if len(self.steers) >= limit:
@@ -89,13 +91,18 @@ class RunningTurn:
         self.steers.append(Steer(reference, given, size, number))
         self.client.tell([msgspec.json.encode(SteerAccepted(number, reference))])
         self.driver.steer()
+        await self.creation.announce_successor(self.next_id)
 
 
 class _Work(NamedTuple):
-    """A turn to answer: `read` reads its request, which has this input of the turn before it."""
+    """A turn to answer: `read` reads its request, which has this input of the turn before it.
+
+    `id` is that of its response, if another has announced it.
+    """
 
     read: Callable[[], Awaitable[Any]]
     steers: list[Steer]
+    id: str | None = None
 
 
 class Lane:
@@ -171,7 +178,7 @@ class Lane:
                 conversation.app,
                 wire,
                 owner_of(self._connection),
-                response_id(wire),
+                work.id or response_id(wire),
                 conversation.remembered,
             )
             turn = RunningTurn(wire, creation, self._client)
@@ -225,7 +232,7 @@ class Lane:
             return None
         if not outcome.required:
             wire = successor(turn.wire, turn.creation.id, ())
-            return _Work(partial(_given, wire), steers)
+            return _Work(partial(_given, wire), steers, turn.next_id)
         number = turn.creation.last_number
         events = [SteerPending(number, outcome.required, steer.reference) for steer in steers]
         self._client.tell([msgspec.json.encode(event) for event in events])

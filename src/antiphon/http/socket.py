@@ -204,7 +204,7 @@ class Conversation:
             check_input(wire.input)
             if running is None:
                 raise self._not_running(wire.previous_response_id)
-            running.take(wire.input, len(message), self.limits.pending_steers)
+            await running.take(wire.input, len(message), self.limits.pending_steers)
         except AntiphonError as error:
             self.hold(-len(message))
             steer = FailedSteer(given.get("input"), target if isinstance(target, str) else "")

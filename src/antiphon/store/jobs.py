@@ -187,6 +187,14 @@ def _steer(
     return msgspec.structs.replace(steered, successor_id=successor.id)
 
 
+@one_by_one
+def _announce_successor(transaction: Transaction, announced: tuple[str, str]) -> None:
+    response_id, successor_id = announced
+    first = and_(responses.c.id == response_id, RUNNING, responses.c.successor_id.is_(None))
+    transaction.execute(update(responses).where(first).values(successor_id=successor_id))
+    transaction.wake(cancel_of(response_id))
+
+
 class SqlJobs:
     """`Jobs`, on a database."""
 
@@ -233,6 +241,9 @@ class SqlJobs:
         if isinstance(result, RequestError):
             raise result
         return result
+
+    async def announce_successor(self, response_id: str, successor_id: str) -> None:
+        await self._database.write(_announce_successor, (response_id, successor_id))
 
     async def count_death(self, worker: str, response_id: str) -> int:
         return await self._database.write(_count_death, (worker, response_id))

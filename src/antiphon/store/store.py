@@ -279,6 +279,13 @@ class Jobs(Protocol):
         """
         ...
 
+    async def announce_successor(self, response_id: str, successor_id: str) -> None:
+        """Have a response end soon: one with this id, which is not stored yet, will follow it.
+
+        Its worker is notified. If it has ended, or has another successor, nothing is changed.
+        """
+        ...
+
     async def count_death(self, worker: str, response_id: str) -> int:
         """The engine of a response has died: returns how often, and 0 if the worker does not hold it."""
         ...

@@ -330,6 +330,22 @@ class JobsContract:
         assert ended.status is ResponseStatus.COMPLETED
         assert await store.responses.get(OWNER, "resp_2") is None
 
+    async def test_a_successor_that_is_not_stored_yet_is_announced(self, store: Store) -> None:
+        """Once, to whoever has the first; nothing waits for its end, and the successor is stored like any other."""
+        await store.responses.create(leased("durable", read_until=NOW + 5), ())
+        with store.watch(cancel_of("durable")) as watch:
+            await store.jobs.announce_successor("durable", "resp_2")
+            assert await woken(watch)
+        await store.jobs.announce_successor("durable", "resp_3")
+        (taken,) = await store.jobs.claim_abandoned("v", NOW + 10, 10, 9, 0)
+        assert taken.successor_id == "resp_2"
+        assert (await store.jobs.heartbeat("v", ["durable"], NOW + 10, 10)).steered == {"durable"}
+        assert await store.responses.finish(response_end("durable", worker="v")) is Verdict.ACCEPTED
+        await store.responses.create(leased("resp_2"), ())
+        await store.jobs.announce_successor("durable", "resp_4")
+        assert await store.responses.delete(OWNER, "durable")
+        assert (await store.jobs.heartbeat("w", ["resp_2"], NOW, 10)).lost == frozenset()
+
     async def test_a_heartbeat_tells_what_was_steered(self, store: Store) -> None:
         await store.responses.create(job(), ())
         await store.jobs.claim("w", NOW, 10, 1)

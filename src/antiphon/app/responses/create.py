@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any, TypeVar
@@ -36,7 +37,7 @@ from antiphon.app.responses.durable import DurableDriver, DurableSource
 from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, read_request
 from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.app.responses.successors import check_predecessor
-from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.errors import NotFoundError, RequestError, StoreError
 from antiphon.core.limits import DAY
 from antiphon.core.moderation import ModerationPolicy
 from antiphon.core.observation import observed
@@ -47,6 +48,8 @@ from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.store.records import Append, ItemRecord, LogEntry, ResponseRecord, ResponseStatus
 
 PREFIX = "resp_"
+ANNOUNCING_SECONDS = 1.0
+"""How long the next message of a client waits for the store."""
 Request = TypeVar("Request", bound=CreateResponse)
 
 
@@ -72,7 +75,12 @@ def response_id(wire: CreateResponse, header_id: str | None = None) -> str:
     """The id of a new response: derived from the request's own, unless it is stored. Raises RequestError."""
     own = answer_id(PREFIX, wire.request_id, header_id)
     # Stored responses are found by their ids, so no client may choose them.
-    return own if wire.store is False and (wire.request_id or header_id) else random_id(PREFIX, 48)
+    return own if wire.store is False and (wire.request_id or header_id) else new_id()
+
+
+def new_id() -> str:
+    """The id of a response."""
+    return random_id(PREFIX, 48)
 
 
 async def begin(
@@ -190,6 +198,13 @@ class Creation:
     def last_number(self) -> int:
         """The number of the last event of a stream, for events that are not stored; 0 before the first."""
         return self.projection.last_number if self._log is None else max(0, self._log.position)
+
+    async def announce_successor(self, successor_id: str) -> None:
+        """Have the server that takes a durable response over end it early, as this one does."""
+        if self._log is not None:
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(ANNOUNCING_SECONDS):
+                    await self._app.storage.store.jobs.announce_successor(self.id, successor_id)
 
     async def outcome(self) -> Outcome:
         """How the response has ended; a durable one perhaps on another server. Raises StoreError."""
