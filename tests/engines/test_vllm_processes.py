@@ -124,8 +124,7 @@ def test_a_process_that_dies_leaves_nothing_in_the_core_and_adapters_reach_its_s
             streams.append(lines)
         victim = min(before)
         os.kill(victim, signal.SIGKILL)
-        alive = sum(goes_on(lines) for lines in streams)
-        assert alive == 2
+        assert all(goes_on(lines) for lines in streams)  # those of the victim, too, in another process
     server.until(lambda: log(server).count("a process is ready") > restarted, START_SECONDS)
     assert victim not in workers(server)
     texts = set()

@@ -29,7 +29,7 @@ from antiphon.run.constraints import ConstraintPlan, is_whole, plan_for
 from tests.constrain.sampler import Sampler
 from tests.constrain.schemas import SCHEMAS
 from tests.constrain.test_json_schema import schemas
-from tests.search import examples
+from tests.search import examples, share
 
 LONG = {
     "type": "object",
@@ -235,6 +235,51 @@ async def _outcomes(limits: Iterable[int]) -> list[str]:
         except AssertionError as error:
             found.append(str(error))
     return found
+
+
+class Sated(Heard):
+    """A receiver that needs no more after so many tokens: a call that is complete may be the last."""
+
+    def __init__(self, enough: int) -> None:
+        super().__init__()
+        self._enough = enough
+        self.work: ClosedGeneration
+        self.late: list[object] = []
+
+    def push(self, chunks: list[Chunk]) -> None:
+        if self.over.done():
+            self.late.append(chunks)
+            return
+        super().push(chunks)
+        if not self.over.done() and self.tokens >= self._enough:
+            self.over.set_result(None)
+            self.work.cancel()
+
+    def fail(self, error: AntiphonError) -> None:
+        self.late.append(error)
+
+
+@pytest.mark.parametrize("name", share(["call", "long"]))
+async def test_a_receiver_that_needs_no_more_gets_no_more(name: str) -> None:
+    for seed in range(40):
+        assert await late_for_sated(plan_of(name), Random(seed)) == [], seed
+
+
+async def late_for_sated(plan: ConstraintPlan, random: Random) -> list[object]:
+    """What comes after a receiver has had enough."""
+    assert plan.closing is not None
+    text = drawn(plan, random)
+    engine = Writer(text, "chars", narrow(random))
+    await engine.start()
+    limit = max(await least_tokens(engine, plan.closing), random.randint(len(text) // 2, len(text) + 99))
+    heard = Sated(random.randint(1, len(text)))
+    request = GenerationRequest(Prompt("", ()), limit, constraint=plan.constraint, resumable=True)
+    heard.work = ClosedGeneration(engine, request, heard, plan, Here(random))  # type: ignore[arg-type]
+    heard.work.begin(None)
+    await asyncio.wait_for(heard.over, 30)
+    for _ in range(30):
+        await asyncio.sleep(0)
+    return heard.late
 
 
 async def test_what_opens_much_at_once_is_closed() -> None:

@@ -201,7 +201,8 @@ class ClosedGeneration:
         self._held = rest
         self._passed += held
         self._receiver.push(held)
-        if rest and self._bound <= self._left and rest[-1].finish is None:
+        # The receiver may have had enough: a call that is complete may be the last.
+        if rest and not self._over and self._bound <= self._left and rest[-1].finish is None:
             self._held = []
             self._pass(rest)
 
