@@ -102,8 +102,8 @@ FAULTS = {
     ),
     "an answer is started again when a replica fails": Fault(
         "run/generation.py",
-        "            if replay.chunks:\n                request,",
-        "            if False:\n                request,",
+        "            if replay.chunks:\n                self._make_events()",
+        "            if False:\n                self._make_events()",
         "is started again|reads|says",
     ),
     "an answer is continued inside a character": Fault(

@@ -5,12 +5,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 Ended = tuple[int, str, str]
 """The exit code of a program, and what it printed."""
+Run = Callable[..., Awaitable[Ended]]
+"""Runs a program with these arguments."""
 SECONDS = 100
 """A bound for a busy machine, not what a program takes."""
 
@@ -52,3 +58,14 @@ def programs_after(*modules: str, folder: Path) -> Iterator[Programs]:
     command = (sys.executable, str(Path(__file__).with_name("program_runner.py")), *modules)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runner:  # noqa: S603
         yield Programs(runner, folder)
+
+
+def simulation(package: str) -> Any:
+    """A fixture for the tests of a module: runs the simulation in this package, with options."""
+
+    @pytest.fixture(scope="module")
+    def simulate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+        with programs_after(f"{package}.warm", folder=tmp_path_factory.mktemp("programs")) as runs:
+            yield partial(runs.ended, "-m", package)
+
+    return simulate

@@ -1,14 +1,13 @@
 """The simulation of fleets: its laws hold, its figures are as good as they were, and it finds known faults."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from simulation.fleet.faults import FAULTS, SUITE
 from simulation.fleet.measure import LOADS
 from simulation.planting import SEEDS
-from tests.programs import Ended, Programs, programs_after
+from tests.programs import Run, simulation
 from tests.search import CI, share
 
 SOUND = 30 if CI else 60
@@ -16,54 +15,46 @@ SOUND = 30 if CI else 60
 LARGE = 1
 """Of these, with a hundred replicas or two, and up to 16 servers."""
 
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    with programs_after("simulation.fleet.warm", folder=tmp_path_factory.mktemp("programs")) as runs:
-        yield runs
-
-
-async def simulate(python: Programs, *options: str) -> Ended:
-    return await python.ended("-m", "simulation.fleet", *options)
+simulate = simulation("simulation.fleet")
 
 
 @pytest.mark.parametrize(("seeds", "more"), [(SOUND, ()), (LARGE, ("--with", "large", "fronts"))])
-async def test_all_laws_hold(python: Programs, seeds: int, more: tuple[str, ...]) -> None:
-    code, out, err = await simulate(python, "--seeds", str(seeds), *more)
+async def test_all_laws_hold(simulate: Run, seeds: int, more: tuple[str, ...]) -> None:
+    code, out, err = await simulate("--seeds", str(seeds), *more)
     assert code == 0, out + err
     assert out.startswith(f"{seeds} simulations")
 
 
-async def test_all_laws_hold_for_seeds_that_nobody_has_tried(python: Programs) -> None:
-    code, out, err = await simulate(python, "--new", "--seconds", "2")
+async def test_all_laws_hold_for_seeds_that_nobody_has_tried(simulate: Run) -> None:
+    code, out, err = await simulate("--new", "--seconds", "2")
     assert code == 0, out + err
 
 
-async def test_a_seed_is_the_same_simulation_every_time(python: Programs) -> None:
-    first, again, other = [(await simulate(python, "--seed", seed))[1] for seed in ("7", "7", "8")]
+async def test_a_seed_is_the_same_simulation_every_time(simulate: Run) -> None:
+    first, again, other = [(await simulate("--seed", seed))[1] for seed in ("7", "7", "8")]
     assert first == again != other
 
 
 @pytest.mark.parametrize("name", share(FAULTS, 3))
-async def test_a_known_fault_is_found(python: Programs, name: str) -> None:
+async def test_a_known_fault_is_found(simulate: Run, name: str) -> None:
     wanted = ("--with", *FAULTS[name].wanted) if FAULTS[name].wanted else ()
     begin = ("--from", str(SUITE.known_seeds().get(name, 0)), "--seeds", str(SEEDS), "--processes", "1")
-    code, out, err = await simulate(python, "--fault", name, *begin, *wanted)
+    code, out, err = await simulate("--fault", name, *begin, *wanted)
     assert code == 1, out + err
     assert re.search(FAULTS[name].found, out)
 
 
 @pytest.mark.parametrize("workload", share(LOADS, 3))
-async def test_routing_is_as_good_as_it_was(python: Programs, workload: str) -> None:
-    code, out, err = await simulate(python, "--measure", workload)
+async def test_routing_is_as_good_as_it_was(simulate: Run, workload: str) -> None:
+    code, out, err = await simulate("--measure", workload)
     assert code == 0, out + err
 
 
 @pytest.mark.parametrize("workload", share(LOADS, 3))
 async def test_servers_that_know_of_each_other_are_nearly_as_good_as_one(
-    python: Programs, workload: str
+    simulate: Run, workload: str
 ) -> None:
     numbers = ("4",) if CI else ("4", "16")
     told = ("--events", "--shared", "--servers", *numbers)
-    code, out, err = await simulate(python, "--measure", workload, *told)
+    code, out, err = await simulate("--measure", workload, *told)
     assert code == 0, out + err

@@ -21,8 +21,8 @@ FAULTS = {
     ),
     "an answer is started again when a replica fails": Fault(
         "run/generation.py",
-        "            if replay.chunks:\n                request,",
-        "            if False:\n                request,",
+        "            if replay.chunks:\n                self._make_events()",
+        "            if False:\n                self._make_events()",
         "is continued after 0 tokens",
         wanted=("crash",),
     ),

@@ -175,6 +175,7 @@ def check(  # noqa: PLR0913 - each is an option
     api: str | None = None,
     only: str | None = None,
     timeout: float = 60,
+    total_timeout: float = 1800,
     name: str | None = None,
     json: Path | None = None,
     markdown: Path | None = None,
@@ -183,7 +184,7 @@ def check(  # noqa: PLR0913 - each is an option
     """Check whether a server does what the specifications of its APIs say.
 
     It sends some eighty requests of OpenAI's and Anthropic's APIs, and deletes what it stores. The exit
-    code is 1 if a check has failed, 2 if there is no server to check.
+    code is 1 if a check has failed, or was not done for want of time, 2 if there is no server to check.
 
     Parameters
     ----------
@@ -202,6 +203,8 @@ def check(  # noqa: PLR0913 - each is an option
         The checks to play, or the beginnings of their ids, such as chat.stream, with commas between them.
     timeout
         The seconds after which an answer has to be whole.
+    total_timeout
+        The seconds that all checks together may take. Those that are left then are not done.
     name
         What the reports call the server, such as its name and version.
     json
@@ -224,6 +227,7 @@ def check(  # noqa: PLR0913 - each is an option
             apis=runner.names_of(api),
             only=runner.names_of(only),
             seconds=timeout,
+            total_seconds=total_timeout,
             name=name,
             json=json,
             markdown=markdown,

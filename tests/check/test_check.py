@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -384,11 +384,46 @@ async def test_the_command_prints_and_writes_what_came_of_the_checks(
     assert code == 0, said.err
     report = json.loads(files["--json"].read_bytes())
     assert {each["api"] for each in report["checks"]} == {"chat", "messages"}
-    assert report["counts"] == {"pass": len(report["checks"]), "fail": 0, "not offered": 0, "inconclusive": 0}
+    others = dict.fromkeys(("fail", "not offered", "inconclusive", "not done"), 0)
+    assert report["counts"] == {"pass": len(report["checks"]), **others}
     assert (report["name"], report["model"]) == ("Mine | 1", "scripted")
     assert "Mine \\| 1" in files["--markdown"].read_text()
     number = len(report["checks"])
     assert f"\n{number} checks: {number} passed, 0 failed, 0 not offered, 0 inconclusive\n" in said.out
+
+
+async def test_checks_for_which_no_time_is_left_are_not_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that waits for its answer: a server that takes its time does not keep the command for ever."""
+    answering = []
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.append(asyncio.current_task())
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            if len(answering) > 3:  # the first has asked for nothing
+                await reader.read()  # the client has left
+            writer.write(head() + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    file = tmp_path / "a.json"
+    async with await asyncio.start_server(slow, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        seconds = ("--timeout", "2", "--total-timeout", "0.5")
+        code = await command(url, "--model", "m", "--api", "chat", *seconds, "--json", str(file))
+        await asyncio.gather(*filter(None, answering))
+
+    assert code == 1
+    report = json.loads(file.read_bytes())
+    outcomes = [each["outcome"] for each in report["checks"]]
+    left = outcomes.index("not done")
+    assert 0 < left < 10
+    assert {*outcomes[left:]} == {"not done"}
+    assert len(answering) == 4
+    assert "not done      chat.tools.call" in (said := capsys.readouterr().out)
+    assert "(--timeout)" not in said
+    assert f"{report['counts']['not done']} not done\n" in said
 
 
 async def test_a_failure_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -464,6 +499,7 @@ UNUSABLE: list[tuple[list[str], str]] = [
     (["{url}", "--json", "/no/such/folder/a.json"], "cannot be written"),
     (["{url}", "--api-key-env", "NO_SUCH_VARIABLE"], "has no NO_SUCH_VARIABLE"),
     (["{url}", "--timeout", "0"], "--timeout"),
+    (["{url}", "--total-timeout", "inf"], "--total-timeout"),
     (["{url}/elsewhere", "--model", "m", "--api", "decisions"], "has none of these APIs"),
     (["{url}/elsewhere"], "lists no models (404"),
 ]

@@ -23,15 +23,19 @@ from tests.app.support import Outage
 from tests.response_invariants import check, read_sse
 from tests.run.support import until
 from tests.server import NO_TLS, Running, running
+from tests.steering import talking
 
 STALL = 0.6
 LEASE = 0.3
+CALLING = '<tool_call>\n{"name": "f", "arguments": {"a": "' + "word " * 60 + '"}}\n</tool_call>'
 SCRIPT: list[Mapping[str, Any]] = [
     {"when": "never starts", "output": "abc", "fail_after": 0},
     {"when": "breaks off", "output": "one two three four", "fail_after": 3},
     {"when": "says nothing yet", "output": "word", "delay_ms": 60_000},
+    {"when": "French", "output": "Oui."},
     {"when": "endless", "output": "word ", "tokens": 20_000, "delay_ms": 5},
     {"when": "steady", "output": "word ", "tokens": 60, "delay_ms": 10},
+    {"when": "calls", "output": CALLING, "delay_ms": 10},
     {"output": "<think>Hm.</think>Hello there, friend!", "delay_ms": 2},
 ]
 STORE: Any = {
@@ -235,9 +239,9 @@ async def test_a_response_that_waits_says_so(place: Place) -> None:
     assert [event["sequence_number"] for event in told] == [0, 1, 1, 1]
 
 
-async def test_an_engine_that_dies_is_followed_by_another(place: Place) -> None:
-    """The stream stays open meanwhile, and the deaths are counted."""
-    engine, generate = place.server.engine, place.server.engine.generate
+def dies_once(engine: Any) -> None:
+    """The engine dies in the middle of its next generation."""
+    generate = engine.generate
 
     def dying(request: Any, receiver: Any) -> Any:
         work = generate(request, receiver)
@@ -251,6 +255,11 @@ async def test_an_engine_that_dies_is_followed_by_another(place: Place) -> None:
         return work
 
     engine.generate = dying
+
+
+async def test_an_engine_that_dies_is_followed_by_another(place: Place) -> None:
+    """The stream stays open meanwhile, and the deaths are counted."""
+    dies_once(place.server.engine)
     payloads = read_sse((await place.http.post("/responses", json=ask("steady"))).content)
     body = check(payloads)
     assert body["status"] == "completed"
@@ -286,6 +295,37 @@ async def test_a_turn_of_a_websocket_is_durable_unless_it_continues_what_only_th
         third = await turn(previous_response_id=unstored)
     records = [await place.store.responses.get(ANYONE.owner, name) for name in (first, third)]
     assert [record.read_until is not None for record in records if record] == [True, False]
+
+
+WHERE = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+
+
+@pytest.mark.parametrize("given", ["endless", "calls"])
+async def test_a_turn_of_a_websocket_that_was_taken_over_is_steered(place: Place, given: str) -> None:
+    """It ends as if it had been answered here, and its input goes on: to the next turn, or after outputs of calls."""
+    dies_once(place.server.engine)
+    async with talking(place.server) as talk:
+        await talk.create(given, tools=[WHERE])
+        begun = await talk.until(
+            f"response.{'output_text' if given == 'endless' else 'function_call_arguments'}.delta"
+        )
+        await until(lambda: len(place.server.engine.seen) == 2)
+        await talk.steer(begun[0]["response"]["id"], "Rather in French.")
+        begun += await talk.until("response.steer.accepted")
+        assert begun.pop()["sequence_number"] == begun[-1]["sequence_number"]
+        first = await talk.response(begun)
+        event = await talk.next()
+        if given == "endless":
+            assert first["incomplete_details"] == {"reason": "steered"}
+            second = await talk.response([event])
+            assert (second["status"], second["previous_response_id"]) == ("completed", first["id"])
+            assert "French" in place.server.engine.seen[-1].prompt.text
+        else:
+            assert first["status"] == "completed"
+            assert (event["type"], event["required_input"][0]["name"]) == ("response.steer.pending", "f")
+        await talk.steer(first["id"], "Too late.")
+        code = "response_already_completed" if given == "calls" else "response_not_active"
+        assert (await talk.next())["error"]["code"] == code
 
 
 async def test_a_call_that_may_have_run_is_known_to_who_continues(place: Place, shared: Store) -> None:

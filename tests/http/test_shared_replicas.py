@@ -148,6 +148,23 @@ async def test_a_replica_stays_drained_when_all_servers_start_again(store: str, 
         assert [replica["status"] for replica in await client.replicas()] == ["drained", "up"]
 
 
+async def test_a_replica_that_is_not_in_the_options_any_more_is_resumed(
+    tmp_path: Path, replicas: list[str]
+) -> None:
+    store = f"sqlite:///{tmp_path}/store.db"
+    async with front(replicas, store) as client:
+        await client.post("/v1/replicas/drain", json={"replica": replicas[1]})
+    async with front([replicas[0], "http://127.0.0.1:9"], store) as client:
+        resumed = await client.post("/v1/replicas/resume", json={"replica": f"{replicas[1]}/"})
+        assert (resumed.status_code, resumed.json()["data"]) == (200, [])
+        again = await client.post("/v1/replicas/resume", json={"replica": replicas[1]})
+        assert again.status_code == 404  # nobody knows it
+        drained = await client.post("/v1/replicas/drain", json={"replica": replicas[1]})
+        assert drained.status_code == 404
+    async with front(replicas, store) as client:
+        assert [replica["status"] for replica in await client.replicas()] == ["up", "up"]
+
+
 async def test_a_drain_that_is_not_stored_is_refused(
     tmp_path: Path, replicas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

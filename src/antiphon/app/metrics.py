@@ -206,6 +206,27 @@ class _ModelCounts:
         generated.observe(generated_tokens)
 
 
+_OF_ANSWERS: Mapping[str, tuple[Callable[[Observation], int], str]] = {
+    "antiphon:unmet_demands": (lambda answer: len(answer.unmet), "Demands that answers did not meet."),
+    "antiphon:failovers": (
+        lambda answer: answer.failovers,
+        "Generations that another replica continued.",
+    ),
+    "antiphon:given_back": (
+        lambda answer: answer.given_back,
+        "Slots that lines of batches gave to requests that waited, in the middle of an answer.",
+    ),
+    "antiphon:closed_generations": (
+        lambda answer: answer.closed,
+        "Generations that were cut, and ended in their form.",
+    ),
+}
+"""Counters of answers: how many an answer adds, and their descriptions."""
+
+_LIMITS, _REPLICAS = "antiphon:limit_questions", "antiphon:replica_questions"
+_QUESTIONS = {_LIMITS: "the limits of keys", _REPLICAS: "the work of replicas"}
+"""Counters of questions to the database: what is asked for."""
+
 CLIENT_CLOSED = 499
 """nginx's status of a request whose client disconnected before it was answered. It is never sent."""
 
@@ -298,58 +319,26 @@ class Metrics:
         self._registry = registry = CollectorRegistry(auto_describe=False)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
-        self._answers = Counter(
-            "antiphon:answers_ended",
-            "Answers that did not come to their own end.",
-            ["reason"],
-            registry=registry,
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        self._answers = counter(
+            "antiphon:answers_ended", "Answers that did not come to their own end.", ["reason"]
         )
-        self._unmet = Counter(
-            "antiphon:unmet_demands", "Demands that answers did not meet.", registry=registry
+        self._of_answers = [(counter(name, help_), count) for name, (count, help_) in _OF_ANSWERS.items()]
+        self._calls = counter("antiphon:tool_calls", "Calls of tools.", ["tool", "outcome"])
+        self._call_seconds = histogram(
+            "antiphon:tool_call_seconds", "Seconds of a call.", ["tool"], buckets=_WHOLE
         )
-        self._failovers = Counter(
-            "antiphon:failovers", "Generations that another replica continued.", registry=registry
+        self._writes = histogram(
+            "antiphon:store_write_seconds", "Seconds of a write to the store.", buckets=_HTTP
         )
-        self._given_back = Counter(
-            "antiphon:given_back",
-            "Slots that lines of batches gave to requests that waited, in the middle of an answer.",
-            registry=registry,
-        )
-        self._closed = Counter(
-            "antiphon:closed_generations",
-            "Generations that were cut, and ended in their form.",
-            registry=registry,
-        )
-        self._calls = Counter(
-            "antiphon:tool_calls", "Calls of tools.", ["tool", "outcome"], registry=registry
-        )
-        self._call_seconds = Histogram(
-            "antiphon:tool_call_seconds", "Seconds of a call.", ["tool"], buckets=_WHOLE, registry=registry
-        )
-        self._writes = Histogram(
-            "antiphon:store_write_seconds",
-            "Seconds of a write to the store.",
-            buckets=_HTTP,
-            registry=registry,
-        )
-        self._store_failures = Counter(
-            "antiphon:store_failures", "Tries that the store did not answer.", registry=registry
-        )
-        self._limit_questions = Counter(
-            "antiphon:limit_questions",
-            "Questions to the database for the limits of keys that servers share.",
-            ["outcome"],
-            registry=registry,
-        )
-        self._replica_questions = Counter(
-            "antiphon:replica_questions",
-            "Questions to the database for the work of replicas that servers share.",
-            ["outcome"],
-            registry=registry,
-        )
-        for outcome in ("answered", "unanswered"):
-            self._limit_questions.labels(outcome)
-            self._replica_questions.labels(outcome)
+        self._store_failures = counter("antiphon:store_failures", "Tries that the store did not answer.")
+        self._questions = {
+            name: counter(name, f"Questions to the database for {what} that servers share.", ["outcome"])
+            for name, what in _QUESTIONS.items()
+        }
+        for questions in self._questions.values():
+            for outcome in ("answered", "unanswered"):
+                questions.labels(outcome)
         self.background = 0
         """Background responses that are being worked on here."""
         self.permits: dict[str, Permits] = {}
@@ -378,13 +367,8 @@ class Metrics:
             self._call_seconds.labels(call.type).observe(call.ended - call.started)
         if observation.failure is not None:
             self._answers.labels(observation.failure).inc()
-        for counter, count in (
-            (self._unmet, len(observation.unmet)),
-            (self._failovers, observation.failovers),
-            (self._given_back, observation.given_back),
-            (self._closed, observation.closed),
-        ):
-            if count:
+        for counter, count_of in self._of_answers:
+            if count := count_of(observation):
                 counter.inc(count)
 
     def store_wrote(self, seconds: float) -> None:
@@ -397,11 +381,14 @@ class Metrics:
 
     def asked_for_limits(self, *, answers: bool) -> None:
         """Count a question to the database for the limits of keys, which it has answered, or not."""
-        self._limit_questions.labels("answered" if answers else "unanswered").inc()
+        self._ask(_LIMITS, answers=answers)
 
     def asked_for_replicas(self, *, answers: bool) -> None:
         """Count a question to the database for the work of replicas, which it has answered, or not."""
-        self._replica_questions.labels("answered" if answers else "unanswered").inc()
+        self._ask(_REPLICAS, answers=answers)
+
+    def _ask(self, name: str, *, answers: bool) -> None:
+        self._questions[name].labels("answered" if answers else "unanswered").inc()
 
     def tokens(self, model: str) -> tuple[int, int]:
         """The tokens of all prompts of a model, and those that it generated, in generations that are over."""

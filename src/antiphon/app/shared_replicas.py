@@ -112,6 +112,14 @@ class SharedPools:
         """Have all servers resume it. Raises StoreError; `refresh` applies it here."""
         await self._answer(self._store.resume(self._name(replica) or replica, QUESTION_SECONDS))
 
+    async def resume_unlisted(self, replica: str) -> bool:
+        """Resume a replica that this server does not have; whether it was drained. Raises StoreError."""
+        shared = await self._answer(self._store.read(self._server()))
+        drained = self._name(replica) in shared.drained
+        if drained:
+            await self.resume(replica)
+        return drained
+
     async def refresh(self) -> None:
         """Apply what the database knows by now. Raises StoreError."""
         await self._ask(lambda: self._store.read(self._server()))

@@ -345,9 +345,10 @@ class Worker:
             return
         writer = self._app.storage.writer
         jobs = writer.store.jobs
-        durable = []
         async with writer.abandoned:
-            claimed = await jobs.claim_abandoned(writer.worker, time.time(), self._lease_seconds, ABANDONED)
+            now = time.time()
+            until = read_until(now, self._app.settings.stall_seconds)
+            claimed = await jobs.claim_abandoned(writer.worker, now, self._lease_seconds, ABANDONED, until)
             running = {*writer.open, *self._jobs.values()}  # this worker runs it, and its lease had expired
             for record in claimed:
                 if record.id in running:
@@ -355,12 +356,7 @@ class Worker:
                 if record.read_until is None:
                     await finish_from_record(writer, record, AbandonedError())
                 else:
-                    durable.append(record)
-        if durable:  # nobody could read them
-            until = read_until(time.time(), self._app.settings.stall_seconds)
-            await jobs.keep({record.id: until for record in durable})
-        for record in durable:
-            self._begin(record)
+                    self._begin(record)
 
     async def _keep_read(self) -> None:
         """Keep the durable streams that are read here."""

@@ -3,6 +3,7 @@
 A check raises `Failed` where the server does not do what the source says, `NotOffered` where it has no such
 route or refuses an optional feature, and `Inconclusive` where the model has not done what the check needs,
 such as calling a tool. What is raised has the evidence. A check that returns has passed.
+One for which no time was left is not done.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ class Outcome(StrEnum):
     FAILED = "fail"
     NOT_OFFERED = "not offered"
     INCONCLUSIVE = "inconclusive"
+    NOT_DONE = "not done"
 
 
 class Unpassed(Exception):

@@ -177,10 +177,13 @@ class Server:
         self._stored.append(path)
 
     async def clean_up(self) -> None:
-        """Delete what a check has stored. What is gone already has an error of the server, as it should."""
-        while self._stored:
-            with suppress(HttpError):
-                await self.delete(self._stored.pop())
+        """Delete what a check has stored, as far as an answer may take. What is gone already has an error."""
+        stored, self._stored = self._stored, []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                for path in reversed(stored):
+                    with suppress(HttpError):
+                        await self.delete(path)
 
     def close(self) -> None:
         """Close all connections."""

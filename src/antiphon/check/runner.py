@@ -1,7 +1,8 @@
 """Plays checks against a server, and writes what came of them: for a terminal, as JSON, and as Markdown.
 
 Whatever a server sends, each check ends: its answers are bounded (`client.py`), and what no check can read is
-a failure. What a check has stored on the server is deleted when it has ended.
+a failure. All of them end, too: those for which no time is left are not done. What a check has stored on the
+server is deleted when it has ended.
 """
 
 import asyncio
@@ -36,6 +37,9 @@ UNEXPECTED = (LookupError, TypeError, AttributeError, ValueError, ArithmeticErro
 """What reading an answer of a shape that nobody has thought of may raise."""
 
 
+_NO_TIME = "the time for all checks was over (--total-timeout)"
+
+
 class UnusableError(AntiphonError):
     """Nothing can be checked: the command line is wrong, or there is no server."""
 
@@ -49,6 +53,7 @@ class Options(Struct, kw_only=True):
     apis: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     seconds: float = 60
+    total_seconds: float = 1800
     name: str | None = None
     json: Path | None = None
     markdown: Path | None = None
@@ -94,11 +99,15 @@ def names_of(text: str | None) -> tuple[str, ...]:
 
 
 def run(options: Options, out: TextIO) -> int:
-    """Play the checks, print and write what came of them; 1 if one has failed. Raises UnusableError."""
+    """Play the checks, print and write what came of them; 1 if one has failed, or is not done.
+
+    Raises UnusableError.
+    """
     if not options.url:
         raise UnusableError("Name the URL of a server, such as http://127.0.0.1:8000/v1.")
-    if not 0 < options.seconds < math.inf:
-        raise UnusableError("--timeout has to be a number of seconds above 0.")
+    for name, seconds in (("--timeout", options.seconds), ("--total-timeout", options.total_seconds)):
+        if not 0 < seconds < math.inf:
+            raise UnusableError(f"{name} has to be a number of seconds above 0.")
     chosen = select(options.apis, options.only)
     for path in filter(None, (options.json, options.markdown)):
         if path.is_dir() or not path.parent.is_dir():
@@ -110,7 +119,7 @@ def run(options: Options, out: TextIO) -> int:
     outcomes = {result.outcome for result in report.checks}
     if outcomes == {Outcome.NOT_OFFERED}:
         raise UnusableError(f"{options.url} has none of these APIs. The first answer: {_first(report)}")
-    return 1 if Outcome.FAILED in outcomes else 0
+    return 1 if outcomes & {Outcome.FAILED, Outcome.NOT_DONE} else 0
 
 
 def _first(report: Report) -> str:
@@ -157,7 +166,7 @@ async def _checked(options: Options, chosen: list[Check]) -> Report:
         await _reach(server, options.url)
         server.model = options.model or await _first_model(server)
         err = Console(stderr=True, highlight=False, markup=False)
-        results = [result async for result in _played(server, chosen, err)]
+        results = [result async for result in _played(server, chosen, err, options.total_seconds)]
     finally:
         server.close()
     counts = Counter(result.outcome for result in results)
@@ -200,29 +209,35 @@ async def _first_model(server: Server) -> str:
     return first
 
 
-async def _played(server: Server, chosen: list[Check], err: Console) -> AsyncIterator[Result]:
+async def _played(server: Server, chosen: list[Check], err: Console, seconds: float) -> AsyncIterator[Result]:
+    end = time.perf_counter() + seconds
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
         bar = progress.add_task("", total=len(chosen))
         for check in chosen:
             progress.update(bar, description=check.id)
-            yield await play(check, server)
+            yield await play(check, server, end - time.perf_counter())
             progress.advance(bar)
 
 
-async def play(check: Check, server: Server) -> Result:
-    """What comes of a check."""
+async def play(check: Check, server: Server, seconds: float | None = None) -> Result:
+    """What comes of a check for which so much time is left."""
     begun = time.perf_counter()
-    outcome, evidence = await _outcome(check, server)
+    outcome, evidence = await _outcome(check, server, seconds)
     await server.clean_up()
     seconds = round(time.perf_counter() - begun, 3)
     row = check.id, check.api, check.title, outcome, shown(evidence), check.means, check.source, seconds
     return Result(*row)
 
 
-async def _outcome(check: Check, server: Server) -> tuple[Outcome, str]:
+async def _outcome(check: Check, server: Server, seconds: float | None) -> tuple[Outcome, str]:
+    if seconds is not None and seconds <= 0:
+        return Outcome.NOT_DONE, _NO_TIME
     try:
-        await check.play(server)
+        async with asyncio.timeout(seconds):
+            await check.play(server)
+    except TimeoutError:
+        return Outcome.NOT_DONE, _NO_TIME
     except Unpassed as unpassed:
         return unpassed.outcome, unpassed.evidence
     except HttpError as error:
@@ -241,6 +256,8 @@ def summary(report: Report) -> str:
         Outcome.NOT_OFFERED: "not offered",
         Outcome.INCONCLUSIVE: "inconclusive",
     }
+    if counts[Outcome.NOT_DONE]:
+        words[Outcome.NOT_DONE] = "not done"
     return f"{len(report.checks)} checks: " + ", ".join(f"{counts[each]} {words[each]}" for each in words)
 
 

@@ -28,12 +28,11 @@ from antiphon.apis.responses.steering import (
     check_steerable,
     failed,
     joined,
-    required_by,
     steering_error,
     successor,
 )
 from antiphon.app.ids import random_id
-from antiphon.app.responses.create import Creation, as_kept, begin, response_id
+from antiphon.app.responses.create import Creation, Outcome, as_kept, begin, new_id, response_id
 from antiphon.core.errors import AntiphonError, RequestError, public_error
 from antiphon.core.observation import observed
 from antiphon.http.observing import WEBSOCKET, observe, report
@@ -74,8 +73,12 @@ class RunningTurn:
         self.client = client
         self.driver = creation.driver(streamed=True)
         self.steers: list[Steer] = []
+        self.next_id = new_id()
+        """The id of the response that has this input."""
+        self.outcome = Outcome(ResponseStatus.FAILED, [])
+        """How it has ended, once it has."""
 
-    def take(self, given: SteerInput, size: int, limit: int) -> None:
+    async def take(self, given: SteerInput, size: int, limit: int) -> None:
         """Take input, and end the answer as soon as possible. Raises RequestError."""
         check_steerable(self.wire)
         if len(self.steers) >= limit:
@@ -83,18 +86,23 @@ class RunningTurn:
                 f"More than {limit} inputs wait for this response to end, the limit 'pending_steers'. Wait."
             )
             raise steering_error(TOO_MANY, message, "previous_response_id")
-        number = self.creation.projection.last_number
+        number = self.creation.last_number
         reference = SteerReference(random_id("steer_", 48), self.creation.id)
         self.steers.append(Steer(reference, given, size, number))
         self.client.tell([msgspec.json.encode(SteerAccepted(number, reference))])
         self.driver.steer()
+        await self.creation.announce_successor(self.next_id)
 
 
 class _Work(NamedTuple):
-    """A turn to answer: `read` reads its request, which has this input of the turn before it."""
+    """A turn to answer: `read` reads its request, which has this input of the turn before it.
+
+    `id` is that of its response, if another has announced it.
+    """
 
     read: Callable[[], Awaitable[Any]]
     steers: list[Steer]
+    id: str | None = None
 
 
 class Lane:
@@ -170,7 +178,7 @@ class Lane:
                 conversation.app,
                 wire,
                 owner_of(self._connection),
-                response_id(wire),
+                work.id or response_id(wire),
                 conversation.remembered,
             )
             turn = RunningTurn(wire, creation, self._client)
@@ -179,7 +187,7 @@ class Lane:
             conversation.drop(previous)
             raise
         conversation.release(work.steers)
-        if creation.projection.status == ResponseStatus.FAILED:
+        if turn.outcome.status == ResponseStatus.FAILED:
             conversation.drop(previous)
         elif not creation.stored or previous in conversation.remembered:
             conversation.remember(creation)
@@ -194,6 +202,7 @@ class Lane:
         try:
             await turn.driver.run(self._client)
             self._running = None
+            turn.outcome = await turn.creation.outcome()
             await conversation.output.flushed()
         except Exception:
             work.steers.extend(turn.steers)  # they are lost with it
@@ -214,18 +223,18 @@ class Lane:
 
     def _following(self, turn: RunningTurn) -> _Work | None:
         """The turn that has the input for one that has ended, if it can be made by itself."""
-        steers, projection = turn.steers, turn.creation.projection
+        steers, outcome = turn.steers, turn.outcome
         if not steers:
             return None
-        if projection.status not in (ResponseStatus.COMPLETED, ResponseStatus.INCOMPLETE):
-            message = f"The response is {projection.status}, so none follows it. Send the input again."
+        if outcome.status not in (ResponseStatus.COMPLETED, ResponseStatus.INCOMPLETE):
+            message = f"The response is {outcome.status}, so none follows it. Send the input again."
             self._conversation.lose(steers, steering_error(NO_SUCCESSOR, message), self._client)
             return None
-        required = required_by(projection.items)
-        if not required:
+        if not outcome.required:
             wire = successor(turn.wire, turn.creation.id, ())
-            return _Work(partial(_given, wire), steers)
-        events = [SteerPending(projection.last_number, required, steer.reference) for steer in steers]
+            return _Work(partial(_given, wire), steers, turn.next_id)
+        number = turn.creation.last_number
+        events = [SteerPending(number, outcome.required, steer.reference) for steer in steers]
         self._client.tell([msgspec.json.encode(event) for event in events])
         self._conversation.keep_steers(turn.creation.id, steers, self._client)
         return None

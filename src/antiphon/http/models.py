@@ -297,13 +297,16 @@ async def drain_replica(request: Request) -> Response:
 
 
 async def resume_replica(request: Request) -> Response:
-    """Give it requests again."""
+    """Give it requests again; also one that is not in the options now, once it is there again."""
     return await _drained(request, None)
 
 
 async def _drained(request: Request, drain: Drain | None) -> Response:
     wire = await read_body(request, DrainReplica, "small_body_bytes")
     app = app_of(request)
+    unlisted = drain is None and wire.replica not in app.models.replica_loads
+    if unlisted and await app.shared_pools.resume_unlisted(wire.replica):
+        return await _replicas(app, wire.replica)
     app.models.require_replica(wire.replica)
     if app.shared_pools.shares(wire.replica):
         if drain is None:

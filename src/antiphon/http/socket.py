@@ -204,11 +204,11 @@ class Conversation:
             check_input(wire.input)
             if running is None:
                 raise self._not_running(wire.previous_response_id)
-            running.take(wire.input, len(message), self.limits.pending_steers)
+            await running.take(wire.input, len(message), self.limits.pending_steers)
         except AntiphonError as error:
             self.hold(-len(message))
             steer = FailedSteer(given.get("input"), target if isinstance(target, str) else "")
-            number = 0 if running is None else running.creation.projection.last_number
+            number = 0 if running is None else running.creation.last_number
             client.tell([failed(number, error, steer)])
 
     def _not_running(self, response_id: str) -> RequestError:
@@ -224,7 +224,7 @@ class Conversation:
     def end(self, turn: RunningTurn) -> None:
         """A turn is not answered any more."""
         del self.running[turn.creation.id]
-        self._ended[turn.creation.id] = ResponseStatus(turn.creation.projection.status or "failed")
+        self._ended[turn.creation.id] = turn.outcome.status
         if len(self._ended) > ENDED:
             del self._ended[next(iter(self._ended))]
 

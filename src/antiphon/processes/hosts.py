@@ -3,10 +3,12 @@
 Such a program, `antiphon.host`, is started before the processes, and ends after them. The engine connects to
 sockets that are made here: to two for each process, and for each that may take the place of one that has
 died. When all are used up, the engine has to be started anew. It runs for as long as anybody holds the
-writing end of a pipe: if the supervisor is killed, the processes do.
+writing end of a pipe: if the supervisor is killed, the processes do. Nobody is left then who removes the
+folder of the sockets: the next server does.
 """
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
@@ -29,6 +31,9 @@ CLOSE_SECONDS = 15.0
 """How long an engine may take to end before it is killed."""
 REFRESH_SECONDS = 600.0
 """How often connections to sockets that nobody uses are dropped: engines make two a minute."""
+PREFIX = "antiphon-engine-"
+"""How the names of the folders of sockets begin."""
+_MEMORY = "memory"
 _BACKLOG = 128
 _REAP_SECONDS = 0.01
 
@@ -41,14 +46,12 @@ class EngineHost:
         self._processes = processes
         self._logging = logging
         self._ended = ended
-        self._folder = Path(tempfile.mkdtemp(prefix="antiphon-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._count = processes + SPARES + 1
         self._sockets = [(self._listen("in", n), self._listen("out", n)) for n in range(self._count)]
         self._next = 0
         self._used: set[int] = set()
-        with tempfile.TemporaryFile() as file:
-            file.truncate(memory_size(self._count))
-            self._memory = os.dup(file.fileno())
+        self._memory = _create_memory(self._folder, memory_size(self._count))
         self._life, self._hold = os.pipe()
         self._core: asyncio.Future[CoreFacts] = asyncio.get_running_loop().create_future()
         self.dead = self._loaded = self._closing = False
@@ -190,6 +193,8 @@ class Hosts:
 
     async def start(self) -> None:
         """Start them all. Raises AntiphonError."""
+        if self._options:
+            remove_abandoned(Path(tempfile.gettempdir()))
         for options in self._options:
             host = EngineHost(options, self._processes, self._logging, self._ended)
             self._hosts.append(host)
@@ -222,3 +227,31 @@ class Hosts:
         hosts, self._hosts = self._hosts, []
         for host in hosts:
             await host.close()
+
+
+def _create_memory(folder: Path, size: int) -> int:
+    """The memory that all share who use an engine: as long as one of them has it open, it is locked."""
+    new = folder / "new"
+    memory = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.truncate(memory, size)
+    fcntl.flock(memory, fcntl.LOCK_EX)
+    new.rename(folder / _MEMORY)  # so nobody sees it before it is locked
+    return memory
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders here of our servers that were killed, once none of their processes is left."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid == os.getuid():
+                _remove_unlocked(folder)
+
+
+def _remove_unlocked(folder: Path) -> None:
+    """Remove a folder whose memory is not locked. Raises OSError if it is, or is not there."""
+    memory = os.open(folder / _MEMORY, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(memory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(memory)

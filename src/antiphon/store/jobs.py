@@ -38,11 +38,12 @@ _HELD = PreparedStatement(
 )
 _DIED = update(responses).where(_HOLDING).values(engine_deaths=responses.c.engine_deaths + 1)
 _DEATHS = select(responses.c.engine_deaths).where(_HOLDING)
-# A lease that ended in 1970, so that the next query of any worker claims them.
+_RELEASED = 0.0
+"""The end of a lease in 1970, so that the next query of any worker claims what was released."""
 _RELEASES = [
     update(responses)
     .where(*jobs, responses.c.worker == bindparam("holder"))
-    .values(worker=None, lease_until=0.0)
+    .values(worker=None, lease_until=_RELEASED)
     for jobs in ((BACKGROUND_JOBS,), (ANSWERING, DURABLE))
 ]
 # Several servers may have readers of one response: the time never becomes earlier. It stays null where it is.
@@ -59,6 +60,7 @@ class _Claim(Struct, frozen=True):
     limit: int
     queue: JobQueue | None = None
     kinds: frozenset[ResponseKind] | None = None
+    until: float = 0.0
 
 
 class _Holding(Struct, frozen=True):
@@ -90,7 +92,23 @@ def _claim(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
 @one_by_one
 def _claim_abandoned(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
     values = {"now": claim.now, "limit": claim.limit}
-    return _take(transaction, claim.lease, transaction.execute(_ABANDONED, values).all())
+    rows = transaction.execute(_ABANDONED, values).all()
+    until = {
+        row.id: _unread_at(claim, row.read_until, row.lease_until)
+        for row in rows
+        if row.read_until is not None
+    }
+    records = _take(transaction, claim.lease, rows)
+    _keep_until(transaction, until)
+    return [msgspec.structs.replace(record, read_until=until.get(record.id)) for record in records]
+
+
+def _unread_at(claim: _Claim, read_until: float, lease_until: float) -> float:
+    """The new time of a durable stream: nobody could read it since the last heartbeat of its server."""
+    if lease_until == _RELEASED:
+        return max(claim.until, read_until)
+    lease_seconds = claim.lease.until - claim.now
+    return read_until + claim.now - (lease_until - lease_seconds)
 
 
 @one_by_one
@@ -124,6 +142,10 @@ def _release(transaction: Transaction, worker: str) -> None:
 
 @one_by_one
 def _keep(transaction: Transaction, until: Mapping[str, float]) -> None:
+    _keep_until(transaction, until)
+
+
+def _keep_until(transaction: Transaction, until: Mapping[str, float]) -> None:
     rows = [{"key": response_id, "until": until[response_id]} for response_id in sorted(until)]
     transaction.execute_many(_KEEP, rows)
 
@@ -165,6 +187,14 @@ def _steer(
     return msgspec.structs.replace(steered, successor_id=successor.id)
 
 
+@one_by_one
+def _announce_successor(transaction: Transaction, announced: tuple[str, str]) -> None:
+    response_id, successor_id = announced
+    first = and_(responses.c.id == response_id, RUNNING, responses.c.successor_id.is_(None))
+    transaction.execute(update(responses).where(first).values(successor_id=successor_id))
+    transaction.wake(cancel_of(response_id))
+
+
 class SqlJobs:
     """`Jobs`, on a database."""
 
@@ -187,9 +217,9 @@ class SqlJobs:
         return await self._database.read(lambda connection: connection.execute(_ANY_JOB).first() is not None)
 
     async def claim_abandoned(
-        self, worker: str, now: float, lease_seconds: float, limit: int
+        self, worker: str, now: float, lease_seconds: float, limit: int, until: float
     ) -> list[ResponseRecord]:
-        claim = _Claim(Lease(worker, now + lease_seconds), now, limit)
+        claim = _Claim(Lease(worker, now + lease_seconds), now, limit, until=until)
         return await self._database.write(_claim_abandoned, claim)
 
     async def heartbeat(
@@ -211,6 +241,9 @@ class SqlJobs:
         if isinstance(result, RequestError):
             raise result
         return result
+
+    async def announce_successor(self, response_id: str, successor_id: str) -> None:
+        await self._database.write(_announce_successor, (response_id, successor_id))
 
     async def count_death(self, worker: str, response_id: str) -> int:
         return await self._database.write(_count_death, (worker, response_id))

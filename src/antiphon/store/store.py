@@ -237,11 +237,12 @@ class Jobs(Protocol):
         ...
 
     async def claim_abandoned(
-        self, worker: str, now: float, lease_seconds: float, limit: int
+        self, worker: str, now: float, lease_seconds: float, limit: int, until: float
     ) -> list[ResponseRecord]:
         """The same for foreground responses whose lease has expired: their server has crashed.
 
-        Those with `read_until` are to be continued, the others to be ended.
+        Those with `read_until` are to be continued, the others to be ended. That time moves on by as much as
+        nobody could read them; if they were released, which may be long ago, to `until`.
         A response that was created without a lease is never abandoned.
         """
         ...
@@ -275,6 +276,13 @@ class Jobs(Protocol):
         Returns the response in its current state, None if there is none. If it has ended, or has another
         successor, nothing is changed. Otherwise its worker is notified. The successor is a queued job, which
         no worker gets before. Raises RequestError if there is no room for it.
+        """
+        ...
+
+    async def announce_successor(self, response_id: str, successor_id: str) -> None:
+        """Have a response end soon: one with this id, which is not stored yet, will follow it.
+
+        Its worker is notified. If it has ended, or has another successor, nothing is changed.
         """
         ...
 

@@ -189,7 +189,7 @@ class JobsContract:
     async def test_what_is_answered_in_the_foreground_is_not_released(self, store: Store) -> None:
         await store.responses.create(leased(), ())
         await store.jobs.release("w")
-        assert await store.jobs.claim_abandoned("v", NOW + 9, 10, 9) == []
+        assert await store.jobs.claim_abandoned("v", NOW + 9, 10, 9, 0) == []
 
     async def test_nothing_to_claim_once_it_ended(self, store: Store) -> None:
         await store.responses.create(job(), ())
@@ -203,9 +203,9 @@ class JobsContract:
         await store.responses.create(leased("resp_2", created_at=1), ())
         await store.responses.create(response("unleased"), ())
         await store.responses.create(job("job"), ())
-        assert await store.jobs.claim_abandoned("v", NOW + 9, 10, 9) == []
+        assert await store.jobs.claim_abandoned("v", NOW + 9, 10, 9, 0) == []
         assert [record.id for record in await store.jobs.claim("v", NOW + 10, 5, 9)] == ["job"]
-        found = await store.jobs.claim_abandoned("v", NOW + 10, 10, 9)
+        found = await store.jobs.claim_abandoned("v", NOW + 10, 10, 9, 0)
         assert [record.id for record in found] == ["resp_2", "resp_1"]
         assert await store.responses.finish(response_end(worker="v")) is Verdict.ACCEPTED
 
@@ -230,14 +230,30 @@ class JobsContract:
         await store.responses.create(leased("durable", read_until=NOW + 5), ())
         await store.log.append(append(entry(0, 4), name="durable"))
         assert await store.jobs.claim("v", NOW + 10, 10, 9) == []
-        (taken,) = await store.jobs.claim_abandoned("v", NOW + 10, 10, 9)
-        assert (taken.id, taken.read_until, taken.last_seq) == ("durable", NOW + 5, 4)
+        (taken,) = await store.jobs.claim_abandoned("v", NOW + 10, 10, 9, 0)
+        assert (taken.id, taken.last_seq) == ("durable", 4)
         assert await store.log.append(append(entry(5), name="durable")) == [Verdict.LOST]
+
+    async def test_the_time_without_a_server_is_not_one_without_a_reader(self, store: Store) -> None:
+        """However often servers die: each takeover adds what passed since the last heartbeat, and no more."""
+        await store.responses.create(leased("durable", read_until=NOW + 5), ())
+        at, left = NOW, 5.0
+        for worker in ("a", "b"):
+            (taken,) = await store.jobs.claim_abandoned(worker, at + 30, 10, 9, at + 99)
+            at += 30
+            assert taken.read_until == at + left
+            assert await store.responses.get(OWNER, "durable") == taken
+            at, left = at + 2, left - 2
+            await store.jobs.heartbeat(worker, ["durable"], at, 10)
+        assert not (await store.jobs.heartbeat("b", ["durable"], at + 1, 10)).unread
+        assert (await store.jobs.heartbeat("b", ["durable"], at + 2, 10)).unread == {"durable"}
 
     async def test_durable_streams_are_released(self, store: Store) -> None:
         await store.responses.create(leased("durable", read_until=NOW + 5), ())
-        await store.jobs.release("w")
-        assert [record.id for record in await store.jobs.claim_abandoned("v", NOW, 10, 9)] == ["durable"]
+        for until, kept in ((NOW + 1, NOW + 5), (NOW + 9, NOW + 9)):
+            await store.jobs.release("w")
+            (taken,) = await store.jobs.claim_abandoned("w", NOW, 10, 9, until)
+            assert (taken.id, taken.read_until) == ("durable", kept)
 
     async def test_cancelling_is_idempotent(self, store: Store) -> None:
         await store.responses.create(job(), ())
@@ -313,6 +329,22 @@ class JobsContract:
         assert ended is not None
         assert ended.status is ResponseStatus.COMPLETED
         assert await store.responses.get(OWNER, "resp_2") is None
+
+    async def test_a_successor_that_is_not_stored_yet_is_announced(self, store: Store) -> None:
+        """Once, to whoever has the first; nothing waits for its end, and the successor is stored like any other."""
+        await store.responses.create(leased("durable", read_until=NOW + 5), ())
+        with store.watch(cancel_of("durable")) as watch:
+            await store.jobs.announce_successor("durable", "resp_2")
+            assert await woken(watch)
+        await store.jobs.announce_successor("durable", "resp_3")
+        (taken,) = await store.jobs.claim_abandoned("v", NOW + 10, 10, 9, 0)
+        assert taken.successor_id == "resp_2"
+        assert (await store.jobs.heartbeat("v", ["durable"], NOW + 10, 10)).steered == {"durable"}
+        assert await store.responses.finish(response_end("durable", worker="v")) is Verdict.ACCEPTED
+        await store.responses.create(leased("resp_2"), ())
+        await store.jobs.announce_successor("durable", "resp_4")
+        assert await store.responses.delete(OWNER, "durable")
+        assert (await store.jobs.heartbeat("w", ["resp_2"], NOW, 10)).lost == frozenset()
 
     async def test_a_heartbeat_tells_what_was_steered(self, store: Store) -> None:
         await store.responses.create(job(), ())

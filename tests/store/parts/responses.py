@@ -166,7 +166,7 @@ class ResponsesContract:
         assert (await store.responses.input_items(OWNER, "resp_1", Paging("asc"))).data == saved[2:4]
         assert await store.responses.finish(response_end(worker=None)) is Verdict.ENDED
         assert await store.log.append(append(entry(0), worker=None)) == [Verdict.ENDED]
-        assert await store.jobs.claim_abandoned("w", NOW + 99, 10, 9) == []
+        assert await store.jobs.claim_abandoned("w", NOW + 99, 10, 9, 0) == []
         assert await store.responses.delete(OWNER, "resp_1")
         assert await store.responses.items(OWNER, ["c", "d", "e"]) != {}  # the conversation keeps them
 

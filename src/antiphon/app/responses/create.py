@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from antiphon.apis.media import with_sources
 from antiphon.apis.request import ScaledAdapter
 from antiphon.apis.responses.schema import BackgroundOptions, CreateResponse
+from antiphon.apis.responses.steering import required_by, required_of
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tool_secrets import sealed_tools, unsealed_tools
 from antiphon.app.app import App
@@ -35,7 +37,7 @@ from antiphon.app.responses.durable import DurableDriver, DurableSource
 from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, read_request
 from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.app.responses.successors import check_predecessor
-from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.errors import NotFoundError, RequestError, StoreError
 from antiphon.core.limits import DAY
 from antiphon.core.moderation import ModerationPolicy
 from antiphon.core.observation import observed
@@ -46,6 +48,8 @@ from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.store.records import Append, ItemRecord, LogEntry, ResponseRecord, ResponseStatus
 
 PREFIX = "resp_"
+ANNOUNCING_SECONDS = 1.0
+"""How long the next message of a client waits for the store."""
 Request = TypeVar("Request", bound=CreateResponse)
 
 
@@ -71,7 +75,12 @@ def response_id(wire: CreateResponse, header_id: str | None = None) -> str:
     """The id of a new response: derived from the request's own, unless it is stored. Raises RequestError."""
     own = answer_id(PREFIX, wire.request_id, header_id)
     # Stored responses are found by their ids, so no client may choose them.
-    return own if wire.store is False and (wire.request_id or header_id) else random_id(PREFIX, 48)
+    return own if wire.store is False and (wire.request_id or header_id) else new_id()
+
+
+def new_id() -> str:
+    """The id of a response."""
+    return random_id(PREFIX, 48)
 
 
 async def begin(
@@ -112,6 +121,13 @@ def created_at(request: ResponseRequest, seconds: int) -> ResponseRequest:
     return replace(request, accepted=replace(accepted, turn=replace(accepted.turn, created_at=seconds)))
 
 
+class Outcome(Struct, frozen=True):
+    """How a response has ended, and what has to be sent before anything else that goes on with it."""
+
+    status: ResponseStatus
+    required: list[dict[str, Any]]
+
+
 class Creation:
     """A response that is being created for a valid request."""
 
@@ -135,6 +151,7 @@ class Creation:
         self.stored = accepted.settings.store
         self._may_be_durable = durable
         self._durable = False
+        self._log: DurableSource | None = None
         self._seal = app.seal(accepted.turn.owner)
         self.projection = ResponseProjection(
             accepted, int(self._created_at), time.time, self._seal, queued=bool(wire.background)
@@ -174,7 +191,32 @@ class Creation:
         journal = DurableJournal(writer, self.projection, given, log)
         answering = self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
         owner = self._request.accepted.turn.owner
-        return DurableDriver(DurableSource(writer, owner, answering, journal), answering, self.projection)
+        self._log = DurableSource(writer, owner, answering, journal)
+        return DurableDriver(self._log, answering, self.projection)
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last event of a stream, for events that are not stored; 0 before the first."""
+        return self.projection.last_number if self._log is None else max(0, self._log.position)
+
+    async def announce_successor(self, successor_id: str) -> None:
+        """Have the server that takes a durable response over end it early, as this one does."""
+        if self._log is not None:
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(ANNOUNCING_SECONDS):
+                    await self._app.storage.store.jobs.announce_successor(self.id, successor_id)
+
+    async def outcome(self) -> Outcome:
+        """How the response has ended; a durable one perhaps on another server. Raises StoreError."""
+        if self._log is None:
+            status = ResponseStatus(self.projection.status or "failed")
+            return Outcome(status, required_by(self.projection.items))
+        owner, storage = self._request.accepted.turn.owner, self._app.storage
+        responses = storage.store.responses
+        record = await storage.writer.retried(lambda: responses.get(owner, self.id))
+        if record is None:  # it was deleted
+            return Outcome(ResponseStatus.FAILED, [])
+        return Outcome(record.status, required_of(msgspec.json.decode(record.body)))
 
     async def queue(self) -> None:
         """Store the request, for some worker to answer."""
