@@ -1,6 +1,7 @@
 """Parameters of chat requests over a real socket: each is honoured, a hint, or refused by its name."""
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from antiphon.core.errors import EngineError
 from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.script import token_id
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.render.sandbox import Template
 from tests.http.chat_api import CHAT, ChatApi, assistant, chat, chatting, function, user
 from tests.pushing import Edited
 
@@ -382,6 +384,22 @@ async def test_templates_of_trusted_clients_are_used() -> None:
 
         for broken in ("{% for %}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}"):
             assert (await api.refused("Hi", chat_template=broken))["param"] in ("chat_template", "messages")
+
+
+async def test_templates_of_clients_are_rendered_beside_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even for a short conversation: each may take a second."""
+    threads = set()
+    render = Template.render
+
+    def noted(self: Template, variables: Mapping[str, Any]) -> str:
+        threads.add(threading.get_ident())
+        return render(self, variables)
+
+    async with chatting(SCRIPT, trust_chat_templates=True) as api:
+        monkeypatch.setattr(Template, "render", noted)
+        await api.ask("Hi", chat_template=TEMPLATE)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_the_template_is_told_whether_to_think(api: ChatApi) -> None:

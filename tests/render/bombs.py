@@ -97,4 +97,6 @@ UNCOMPILABLE = {
     "loops": "{% for i in [1] %}" * 200 + "{% endfor %}" * 200,
     "sum": "{{ 1" + "+1" * 50000 + " }}",
     "long": "x" * (2**18 + 1),
+    "branches": "{% if a %}" + "{% elif a %}" * 6200 + "{% endif %}",
+    "statements": "{% set a = b %}" * 10_000,
 }

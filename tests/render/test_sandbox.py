@@ -93,12 +93,35 @@ def test_what_the_template_says_is_what_the_client_reads() -> None:
         ("{{ namespace().a.b }}", ": 'Namespace object' has no attribute 'a'."),
         ("{{ ('x' * 500).y.z }}", ": 'str object' has no attribute 'y'."),
         ("{{ '{' | from_json }}", "."),
+        ("{{ '\"\\ud800\"' | from_json }}", "."),
     ],
 )
 def test_a_failing_template_says_why_and_shows_no_internals(source: str, cause: str) -> None:
     with pytest.raises(RequestError) as caught:
         render(source)
     assert caught.value.message == f"The model's chat template cannot render this conversation{cause}"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"), [("'\\ud800'", "?"), ("'x' * 100000", "x" * 4096)], ids=["no-text", "long"]
+)
+def test_what_a_template_says_is_text_of_limited_length(said: str, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        render(f"{{{{ raise_exception({said}) }}}}")
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ ['a' ~ 'b'] | join }}", "ab"),
+        ("{{ 'ab' == 'a' + 'b' }}", "True"),
+        ("{{ {'k': 'abc'[1:]}.k }}", "bc"),
+    ],
+)
+def test_constants_may_be_computed(source: str, text: str) -> None:
+    """In a list, or in a comparison, they are looked at when the template is compiled."""
+    assert render(source) == text
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,12 @@ from antiphon.render.meter import SHORT, LimitError, Meter
 MAX_SOURCE = 2**18
 """The longest template source, in characters: five times the longest known one."""
 
+MAX_NODES = 20_000
+"""The most nodes of a parsed template: twice as many as a template of the longest known length has.
+
+To compile one takes up to 20 µs for each, in which no other thread runs.
+"""
+
 MAX_INDENT = 16
 """The widest indentation and the longest separators that `tojson` takes, in characters."""
 
@@ -43,6 +49,9 @@ MAX_LAYOUT = 256
 
 MAX_CAUSE = 200
 """The most characters of the reason why a template failed."""
+
+MAX_REFUSAL = 4096
+"""The most characters of what a template says of a conversation that it refuses."""
 
 _MODULES = re.compile(r"(?<![\w.])(?:\w+\.)+_?(?=\w+ object)")
 _NOT_OFFERED = ("filesizeformat", "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
@@ -81,12 +90,14 @@ class Template:
         if len(source) > MAX_SOURCE:
             raise EngineError(f"The chat template is longer than {MAX_SOURCE} characters.")
         try:
-            tree = _Metering().visit(_ENVIRONMENT.parse(source))
-            self._template = _ENVIRONMENT.from_string(tree)
+            parsed = _ENVIRONMENT.parse(source)
+            if sum(1 for _ in parsed.find_all(nodes.Node)) > MAX_NODES:
+                raise EngineError(f"The chat template has more than {MAX_NODES} expressions and statements.")
+            self._template = _ENVIRONMENT.from_string(_Metering().visit(parsed))
         except TemplateSyntaxError as error:
             message = f"The chat template has an error in line {error.lineno}: {error.message}"
             raise EngineError(message) from error
-        except (RecursionError, SyntaxError, ValueError) as error:
+        except (MemoryError, RecursionError, SyntaxError, ValueError) as error:
             raise EngineError("The chat template is nested too deeply.") from error
 
     def render(self, variables: Mapping[str, Any]) -> str:
@@ -101,7 +112,8 @@ class Template:
             # `Template.new_context` does the same in twice the time.
             context = _Context(_ENVIRONMENT, {**_GLOBALS, **variables}, None, template.blocks)
             context.meter = Meter(variables)
-            return "".join(template.root_render_func(context))
+            text = "".join(template.root_render_func(context))
+            text.encode()  # half a surrogate pair is no text: `from_json` makes one of an escape
         except RefusedError as error:
             raise RequestError(error.message, param="messages") from error
         except (LimitError, MemoryError, RecursionError, OverflowError) as error:
@@ -111,6 +123,7 @@ class Template:
         except Exception as error:
             message = f"The model's chat template cannot render this conversation{_cause(error)}."
             raise RequestError(message, param="messages") from error
+        return text
 
 
 def _cause(error: Exception) -> str:
@@ -232,7 +245,9 @@ class _Metering(NodeTransformer):
 
 def _filtered(node: nodes.Node, name: str, args: list[nodes.Expr] | None = None) -> nodes.Filter:
     assert isinstance(node, nodes.Expr)
-    return nodes.Filter(node, name, args or [], [], None, None, lineno=node.lineno)
+    made = nodes.Filter(node, name, args or [], [], None, None, lineno=node.lineno)
+    made.environment = _ENVIRONMENT  # without it, `as_const` raises RuntimeError
+    return made
 
 
 def _is_constant(node: nodes.Expr) -> bool:
@@ -304,7 +319,7 @@ def _tojson(  # noqa: PLR0913, PLR0917 - the arguments are those of Hugging Face
 
 
 def _raise_exception(message: str) -> NoReturn:
-    raise RefusedError(str(message))
+    raise RefusedError(str(message)[:MAX_REFUSAL].encode(errors="replace").decode())
 
 
 def _strftime_now(layout: str) -> str:

@@ -491,9 +491,12 @@ class TokenModel(EngineModel):
 
 
 async def _render(renderer: Renderer, turn: Turn, size: int) -> str:
-    """The prompt of a conversation of this number of characters; rendered in a thread if it is long."""
+    """The prompt of a conversation of this number of characters.
+
+    It is rendered in a thread if it is long, or by a client's template, which may take any time.
+    """
     has_few_items = len(turn.items) + len(turn.tools) < MANY_ITEMS
-    if has_few_items and size + other_characters(turn) < MANY_CHARACTERS:
+    if turn.template is None and has_few_items and size + other_characters(turn) < MANY_CHARACTERS:
         return renderer.render(turn)
     return await asyncio.to_thread(renderer.render, turn)
 
