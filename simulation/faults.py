@@ -197,14 +197,6 @@ FAULTS = {
         "does not stop",
         wanted=("stop", "pauses"),
     ),
-    "a writer that is cancelled goes on": Fault(
-        "app/log_writer.py",
-        "async with asyncio.timeout(FOREGROUND_TICK - TICK):\n"
-        "                    await self._background_ready.wait()",
-        "await asyncio.wait_for(self._background_ready.wait(), FOREGROUND_TICK - TICK)",
-        "does not stop|never end",
-        wanted=("stop", "background"),
-    ),
     "a WebSocket is closed twice": Fault(
         "http/protocol.py",
         "        if self.transport.is_closing():\n            return\n        if self.handshake_complete",
