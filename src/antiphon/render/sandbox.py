@@ -36,7 +36,7 @@ MAX_SOURCE = 2**18
 """The longest template source, in characters: five times the longest known one."""
 
 MAX_NODES = 20_000
-"""The most nodes of a parsed template: twice as many as a template of the longest known length has.
+"""The most nodes of a parsed template: four times as many as the longest known one has.
 
 To compile one takes up to 20 µs for each, in which no other thread runs.
 """
