@@ -358,7 +358,7 @@ async def test_vllm_does_not_look_at_each_token_of_a_prompt_that_fits(engine, mo
     for size in (5, 511, 512):  # the last one does not fit: vLLM says so
         request = GenerationRequest(Prompt("x" * size, (1,) * size), max_tokens=1)
         await generated(engine, request)
-        assert sent_to(engine)[-1].prompt_token_ids == [1] * size
+        assert [*sent_to(engine)[-1].prompt_token_ids] == [1] * size
     assert lengths == [1, 1, 512]
 
 
