@@ -147,6 +147,45 @@ class Output(Protocol):
         ...
 
 
+class PassedOutput:
+    """Passes all on: what stands before an output does something else with some of it."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    @property
+    def paused(self) -> bool:
+        return self._output.paused
+
+    @property
+    def has_begun(self) -> bool:
+        return self._output.has_begun
+
+    def announce(self) -> None:
+        self._output.announce()
+
+    def push(self, choice: int, events: Any) -> None:
+        self._output.push(choice, events)
+
+    def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter | None:
+        return self._output.delta_writer(choice, delta)
+
+    def set_prompts(self, prompts: Sequence[Any]) -> None:
+        self._output.set_prompts(prompts)
+
+    async def calls_begin(self, count: int) -> None:
+        await self._output.calls_begin(count)
+
+    def stop(self, reason: Exception) -> None:
+        self._output.stop(reason)
+
+    def on_pause(self, call: Callable[[], None]) -> None:
+        self._output.on_pause(call)
+
+    def on_resume(self, call: Callable[[], None]) -> None:
+        self._output.on_resume(call)
+
+
 class Source(Protocol):
     """Pushes the events of an answer: of one generation, of several with tools, or of a recording."""
 

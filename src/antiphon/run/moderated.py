@@ -54,7 +54,7 @@ from antiphon.core.moderation import (
 from antiphon.core.observation import observed
 from antiphon.core.plain_tokens import DeltaWriter
 from antiphon.core.turn import Turn
-from antiphon.run.drive import Output, Source, Steerable, wait_for_turn
+from antiphon.run.drive import Output, PassedOutput, Source, Steerable, wait_for_turn
 from antiphon.run.guarding import OVERLAP, SAFE, WINDOW
 
 DELTAS = (TextDelta, ReasoningDelta, ArgumentsDelta)
@@ -164,46 +164,7 @@ class ModeratedSource:
         return last if self._held is None else self._held.closing(last)
 
 
-class _PassedOutput:
-    """Passes all on. See `Output`."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-
-    @property
-    def paused(self) -> bool:
-        return self._output.paused
-
-    @property
-    def has_begun(self) -> bool:
-        return self._output.has_begun
-
-    def announce(self) -> None:
-        self._output.announce()
-
-    def push(self, choice: int, events: Sequence[Event]) -> None:
-        self._output.push(choice, events)
-
-    def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter | None:
-        return self._output.delta_writer(choice, delta)
-
-    def set_prompts(self, prompts: Sequence[Any]) -> None:
-        self._output.set_prompts(prompts)
-
-    async def calls_begin(self, count: int) -> None:
-        await self._output.calls_begin(count)
-
-    def stop(self, reason: Exception) -> None:
-        self._output.stop(reason)
-
-    def on_pause(self, call: Callable[[], None]) -> None:
-        self._output.on_pause(call)
-
-    def on_resume(self, call: Callable[[], None]) -> None:
-        self._output.on_resume(call)
-
-
-class CollectedOutput(_PassedOutput):
+class CollectedOutput(PassedOutput):
     """Keeps the text of each choice, which is passed on."""
 
     def __init__(self, output: Output, choices: int) -> None:
@@ -299,7 +260,7 @@ class _Choice:
         return [*events, replace(end, raw="", tokens=())]
 
 
-class HeldOutput(_PassedOutput):
+class HeldOutput(PassedOutput):
     """Holds events until `check` has seen their text, in windows of so many characters."""
 
     def __init__(

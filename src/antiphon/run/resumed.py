@@ -12,7 +12,7 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.plain_tokens import DeltaEncoder
 from antiphon.core.stream_record import CALLS, StreamRecord
 from antiphon.engines.engine import Prompt
-from antiphon.run.drive import Journal, Output
+from antiphon.run.drive import Journal, Output, PassedOutput
 from antiphon.run.endings import Ending
 from antiphon.run.replay import (
     PromptEntry,
@@ -44,7 +44,10 @@ class StreamLog(ReplayLog):
 
     def _replay(self) -> None:
         """Events of chunks that were recorded were sent."""
-        (self._record.replaying.add if self.chunks else self._record.replaying.discard)(self._choice)
+        if self.chunks:
+            self._record.replaying.add(self._choice)
+        else:
+            self._record.replaying.discard(self._choice)
 
     def record(self, chunks: list[Chunk], before: int = 0) -> list[Chunk]:
         """Record chunks, which are pending until bytes are written."""
@@ -97,23 +100,20 @@ class StreamLog(ReplayLog):
             self._record.pending.append((self._choice, left))
 
 
-class _Between:
+class _Between(PassedOutput):
     """An output between two generations: its events are counted."""
 
     def __init__(self, output: Output, log: StreamLog) -> None:
-        self._output = output
+        super().__init__(output)
         self._log = log
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._output, name)
 
     def push(self, choice: int, events: Any) -> None:
         self._log.shows()
-        self._output.push(choice, events)
+        super().push(choice, events)
 
     async def calls_begin(self, count: int) -> None:
         self._log.calls_begin(count)
-        await self._output.calls_begin(count)
+        await super().calls_begin(count)
 
 
 class ResumedJournal(Journal):
