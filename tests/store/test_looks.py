@@ -70,7 +70,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @asynccontextmanager
 async def opened(path: Path, timeout: float = 5) -> AsyncIterator[tuple[Store, Signal]]:  # noqa: ASYNC109
-    store = await open_store(f"sqlite:///{path}", tuning=StoreTuning(poll=POLL, timeout=timeout))
+    store = await open_store(f"sqlite:///{path}", tuning=StoreTuning(poll=POLL, longest_poll=4 * POLL, timeout=timeout))
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("CREATE TABLE looks (x); INSERT INTO looks VALUES (1);")
     try:
@@ -121,6 +121,27 @@ async def play(path: Path, seed: int, steps: int) -> None:
             else:
                 await store.responses.create(response(f"resp_{step}"), ())
                 assert not await woken(watch), f"an own write has woken in step {step}"
+
+
+async def test_it_looks_less_often_until_others_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(sqlite.asyncio, "sleep", pause)
+    async with opened(path) as (_, watch), writer(path) as other:
+        while pauses[-3:] != [4 * POLL] * 3:
+            await sleep(POLL)
+        await other.do(COMMITS[0])
+        assert await watch.changed(TIMEOUT)
+        count = len(pauses)
+        while len(pauses) < count + 3:
+            await sleep(POLL)
+    rising = pauses[pauses.index(POLL, 1) :]
+    assert rising[:3] == [POLL, 2 * POLL, 4 * POLL]
 
 
 @pytest.mark.parametrize("seed", range(2))

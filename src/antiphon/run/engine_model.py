@@ -110,7 +110,7 @@ class EngineModel:
         """The tokens of a text. Raises RequestError for a conversation."""
         if not isinstance(turn.prompt, str):
             raise self._no_answers()
-        return Prompt(turn.prompt, (*await self.engine.tokenize([turn.prompt]),))
+        return Prompt(turn.prompt, tuple(await self.engine.tokenize([turn.prompt])))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of each of these tokens of a prompt."""

@@ -59,7 +59,7 @@ class PromptReader:
     async def _read(self, texts: Sequence[str], context: int) -> Prompt:
         if context:
             check_size(sum(map(len, texts)), context)
-        return Prompt("".join(texts), (*await self._engine.tokenize(texts),))
+        return Prompt("".join(texts), tuple(await self._engine.tokenize(texts)))
 
     def _opened(self, prompt: Prompt) -> Prompt:
         """The prompt with the token that the model needs before any text."""

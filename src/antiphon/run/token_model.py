@@ -299,7 +299,7 @@ class TokenModel(EngineModel):
         prompt = await self._own_prompt(turn)
         requests = []
         for text in after:
-            ids = (*await self.engine.tokenize([text]),) if text else ()
+            ids = tuple(await self.engine.tokenize([text])) if text else ()
             requests.append(GenerationRequest(prompt.continued(text, ids) if text else prompt, max_tokens=1))
         readings = await score_answers(self.engine, requests)
         return NextTokens(readings, len(prompt.ids))

@@ -8,9 +8,10 @@ survive any end of this process, including kill -9. If the machine loses power, 
 lost, never the file.
 
 Several servers may share a file. `PRAGMA data_version` changes when another connection commits. It is read
-every `StoreTuning.poll` seconds in the thread of the event loop, on a connection that never waits for a lock:
-this takes 3 µs, less than a look at the times of the files, which change before a commit can be seen. If
-somebody has written, the writing connection tells whether it was another server, and then all watches wake.
+in the thread of the event loop, on a connection that never waits for a lock: this takes 3 µs, less than a look
+at the times of the files, which change before a commit can be seen. If somebody has written, the writing
+connection tells whether it was another server, and then all watches wake. While another server writes, that
+happens every `StoreTuning.poll` seconds, else every `longest_poll`.
 Processes of one server also tell each other what they have changed.
 
 Deleted rows free pages inside the file for reuse; the file does not shrink.
@@ -202,12 +203,15 @@ class Sqlite:
                 return work(self._writer.connection, self._writer)
 
     async def _look(self, looker: "_Looker") -> None:
-        """Look for writes of others, until cancelled."""
+        """Look for writes of others, until cancelled: less often while there are none."""
+        pause = self._tuning.poll
         while True:
-            await asyncio.sleep(self._tuning.poll)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._tuning.longest_poll)
             if looker.has_changed():
                 before, self._others = self._others, await self._others_version()
                 if self._others != before:
+                    pause = self._tuning.poll
                     self._notifier.wake_all()
 
     async def _others_version(self) -> int | None:
