@@ -70,7 +70,9 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @asynccontextmanager
 async def opened(path: Path, timeout: float = 5) -> AsyncIterator[tuple[Store, Signal]]:  # noqa: ASYNC109
-    store = await open_store(f"sqlite:///{path}", tuning=StoreTuning(poll=POLL, longest_poll=4 * POLL, timeout=timeout))
+    store = await open_store(
+        f"sqlite:///{path}", tuning=StoreTuning(poll=POLL, longest_poll=4 * POLL, timeout=timeout)
+    )
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("CREATE TABLE looks (x); INSERT INTO looks VALUES (1);")
     try:

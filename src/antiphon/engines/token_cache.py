@@ -14,10 +14,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from antiphon.core.recent_values import RecentValues
+
 CACHED = 2**23
-"""Characters of segments that are remembered, at least if there are that many, and at most twice as many. Each
-takes about 4 bytes. The history of a coding agent has half a million: those of 16 agents at work fit, and
-would take 100 ms of a processor in each turn if they did not.
+"""Characters of segments that are remembered, at least if there are that many, and at most twice as many. One
+takes about 4 bytes. The history of a coding agent has half a million: those of 16 agents fit, and would take
+100 ms of a processor in each turn if they did not.
 """
 
 LONG = 8 * 1024
@@ -43,10 +45,7 @@ class TokenCache:
         self._added = added
         longest_first = sorted(map(re.escape, added), key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(longest_first)})").split if added else None
-        # The older segments are forgotten together: so none of them needs to know when it was last used.
-        self._recent: dict[str, tuple[int, ...]] = {}
-        self._older: dict[str, tuple[int, ...]] = {}
-        self._size = 0  # of the recent ones, in characters
+        self._known = RecentValues[str, tuple[int, ...]](CACHED)  # by their segments, in characters
         self._ids: dict[int, int] = {}
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
@@ -68,11 +67,8 @@ class TokenCache:
             left -= len(parts) // 2 + 1
             if left <= 0:
                 return False
-            new += sum(len(part) for part in parts[::2] if not self._knows(part))
+            new += sum(len(part) for part in parts[::2] if part not in self._known)
         return new < LONG
-
-    def _knows(self, segment: str) -> bool:
-        return segment in self._recent or segment in self._older
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text. Special ones become their ids, and none are added."""
@@ -93,20 +89,15 @@ class TokenCache:
             if place % 2:
                 ids.append(self._added[part])
             elif part:
-                recent = self._recent.get(part)
-                ids += self._remembered(part) if recent is None else recent
+                known = self._known.get(part)
+                ids += self._remembered(part) if known is None else known
 
     def _remembered(self, segment: str) -> tuple[int, ...]:
-        """The tokens of a segment that is not a recent one, and is one from now on."""
-        ids = self._older.get(segment)
-        if ids is None:
-            # A tokenizer makes a number of 32 bytes for each token. With one for each word of the vocabulary
-            # that occurs, what follows finds them in the processor's cache.
-            ids = tuple([self._ids.setdefault(id_, id_) for id_ in self._encode(segment)])
-        self._recent[segment] = ids
-        self._size += len(segment)
-        if self._size > CACHED:
-            self._older, self._recent, self._size = self._recent, {}, 0
+        """The tokens of a segment that is not known, and is from now on."""
+        # A tokenizer makes a number of 32 bytes for each token. With one for each word of the vocabulary that
+        # occurs, what follows finds them in the processor's cache.
+        ids = tuple([self._ids.setdefault(id_, id_) for id_ in self._encode(segment)])
+        self._known.put(segment, ids, len(segment))
         return ids
 
 

@@ -95,8 +95,11 @@ def input_page(
     return Page([record(row) for row in row_page.data], row_page.has_more)
 
 
-def within(max_bytes: int, rows: Iterable[ResultRow], param: str) -> list[ResultRow]:
-    """Rows with items of at most this number of bytes; no more are read. Raises RequestError for `param`."""
+def within(max_bytes: int, rows: Iterable[Any], param: str) -> list[Any]:
+    """Items, or their rows, of at most this number of bytes; no more are read.
+
+    Raises RequestError for `param`.
+    """
     read, left = [], max_bytes
     for row in rows:
         left -= len(row.payload or b"")

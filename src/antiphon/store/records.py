@@ -453,6 +453,8 @@ class StoreTuning(Struct, frozen=True, kw_only=True):
 
     chain: int = 10_000
     """The most responses that `previous_id` may link in a row."""
+    known_item_bytes: int = 32 * 1024 * 1024
+    """The most bytes of items of ended responses that are kept in memory, for what continues them."""
     entries: int = 1000
     """The most log entries that one read of events returns, and the most chunks of a file that one reads."""
     sweep: int = 200

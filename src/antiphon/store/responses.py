@@ -1,10 +1,12 @@
 """Responses with their items: created, finished, read along their chains."""
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import asdict, replace
 from sqlalchemy import (
+    CTE,
     Connection,
     Select,
     and_,
@@ -17,6 +19,8 @@ from sqlalchemy import (
 )
 
 from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.limits import Limits
+from antiphon.core.recent_values import RecentValues
 from antiphon.store import blobs, conversations, items, log
 from antiphon.store.database import Database, ResultRow
 from antiphon.store.delete import delete_parent
@@ -32,6 +36,7 @@ from antiphon.store.records import (
     ResponseRecord,
     ResponseStatus,
     ResponseSummary,
+    StoreTuning,
     Verdict,
 )
 from antiphon.store.schema import WAITS_FOR_ANOTHER, responses
@@ -73,24 +78,29 @@ _FIND = select(responses).where(_NAMED)
 _EXISTS = select(responses.c.id).where(_NAMED)
 
 
-def _chain() -> Select[Any]:
-    """The items of a response and of those before it, oldest first, and the links between them."""
-    last = select(responses.c.id, responses.c.previous_id, literal(1).label("depth"))
-    chain = last.where(_NAMED).cte("chain", recursive=True)
-    previous = select(responses.c.id, responses.c.previous_id, chain.c.depth + 1).where(
-        responses.c.id == chain.c.previous_id,
+def _links() -> CTE:
+    """A response and those before it, up to a limit."""
+    columns = responses.c.id, responses.c.previous_id, responses.c.status
+    links = select(*columns, literal(1).label("depth")).where(_NAMED).cte("links", recursive=True)
+    previous = select(*columns, links.c.depth + 1).where(
+        responses.c.id == links.c.previous_id,
         responses.c.owner == bindparam("owner"),
-        chain.c.depth < bindparam("limit"),
+        links.c.depth < bindparam("limit"),
     )
-    chain = chain.union_all(previous)
+    return links.union_all(previous)
+
+
+def _items_of(links: CTE) -> Select[Any]:
+    """Their items, oldest first; one row without an item for a response that has none."""
     return (
-        select(chain.c.depth, chain.c.previous_id, *items.COLUMNS)
-        .outerjoin(item_table, item_table.c.parent == chain.c.id)
-        .order_by(chain.c.depth.desc(), item_table.c.output, item_table.c.position)
+        select(links.c.id.label("response_id"), *items.COLUMNS)
+        .outerjoin(item_table, item_table.c.parent == links.c.id)
+        .order_by(links.c.depth.desc(), item_table.c.output, item_table.c.position)
     )
 
 
-_CHAIN = _chain()
+_LINKS = select(_links()).order_by("depth")
+_ITEMS_OF_LINKS = _items_of(_links())
 
 
 def _item() -> Select[Any]:
@@ -321,13 +331,37 @@ def _items(connection: Connection, owner: str, item_ids: Sequence[str]) -> dict[
     return {item_id: payload for item_id, payload in payloads.items() if payload is not None}
 
 
-def _history(
-    connection: Connection, owner: str, response_id: str, history_bytes: int, chain: int
-) -> list[ItemRecord]:
-    values = {**_named(owner, response_id), "limit": chain}
-    rows = items.within(history_bytes, connection.execute(_CHAIN, values), "previous_response_id")
-    _check_chain(rows[0] if rows else None, response_id, chain)
-    return [items.record(row) for row in rows if row.id is not None]
+class _Histories:
+    """Reads histories: of up to `chain` responses, and `history_bytes` of items.
+
+    Up to `known_item_bytes` of the items of responses that have ended are remembered: they do not change.
+    """
+
+    def __init__(self, limits: Limits, tuning: StoreTuning) -> None:
+        self._bytes = limits.history_bytes
+        self._chain = tuning.chain
+        self._known = RecentValues[str, Sequence[ItemRecord]](tuning.known_item_bytes // 2)
+
+    def read(self, connection: Connection, owner: str, response_id: str) -> list[ItemRecord]:
+        """The items of a response and of those before it, oldest first."""
+        values = _named(owner, response_id)
+        links = connection.execute(_LINKS, {**values, "limit": self._chain}).all()  # the newest one first
+        _check_chain(links[-1] if links else None, response_id, self._chain)
+        parts = [self._known.get(link.id) for link in links]
+        # All up to the oldest one that is not known: a history grows at its end.
+        new = max((link.depth for link, part in zip(links, parts, strict=True) if part is None), default=0)
+        history = [item for part in reversed(parts[new:]) for item in part or ()]
+        rows = connection.execute(_ITEMS_OF_LINKS, {**values, "limit": new}) if new else ()
+        read: dict[str, list[ItemRecord]] = {}
+        for row in items.within(self._bytes, chain(history, rows), "previous_response_id")[len(history) :]:
+            read.setdefault(row.response_id, []).extend([] if row.id is None else [items.record(row)])
+        for link in reversed(links[:new]):
+            if link.id not in read:  # deleted meanwhile
+                raise _missing_link(link.id)
+            history += read[link.id]
+            if ResponseStatus(link.status).terminal:
+                self._known.put(link.id, read[link.id], items.size(read[link.id]))
+        return history
 
 
 def _check_chain(oldest: ResultRow | None, response_id: str, limit: int) -> None:
@@ -340,7 +374,11 @@ def _check_chain(oldest: ResultRow | None, response_id: str, limit: int) -> None
             f"More than {limit} responses are linked. Use a conversation instead.",
             param="previous_response_id",
         )
-    raise missing(absent, param="previous_response_id", code="previous_response_not_found")
+    raise _missing_link(absent)
+
+
+def _missing_link(response_id: str) -> NotFoundError:
+    return missing(response_id, param="previous_response_id", code="previous_response_not_found")
 
 
 class SqlResponses:
@@ -348,6 +386,7 @@ class SqlResponses:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._histories = _Histories(database.limits, database.tuning)
 
     async def create(self, record: ResponseRecord, input_items: Sequence[ItemRecord]) -> None:
         if refusal := await self._database.write(create_all, (record, items.distinct(input_items))):
@@ -390,5 +429,4 @@ class SqlResponses:
         return payloads
 
     async def history(self, owner: str, response_id: str) -> list[ItemRecord]:
-        limits, tuning = self._database.limits, self._database.tuning
-        return await self._database.read(_history, owner, response_id, limits.history_bytes, tuning.chain)
+        return await self._database.read(self._histories.read, owner, response_id)

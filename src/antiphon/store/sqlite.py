@@ -8,8 +8,8 @@ survive any end of this process, including kill -9. If the machine loses power, 
 lost, never the file.
 
 Several servers may share a file. `PRAGMA data_version` changes when another connection commits. It is read
-in the thread of the event loop, on a connection that never waits for a lock: this takes 3 µs, less than a look
-at the times of the files, which change before a commit can be seen. If somebody has written, the writing
+in the thread of the event loop, on a connection that never waits for a lock: this takes 3 µs, less than to
+look at the times of the files, which change before a commit can be seen. If somebody has written, the writing
 connection tells whether it was another server, and then all watches wake. While another server writes, that
 happens every `StoreTuning.poll` seconds, else every `longest_poll`.
 Processes of one server also tell each other what they have changed.

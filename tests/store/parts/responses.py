@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import partial
+from random import Random
 
 import pytest
 
@@ -35,6 +36,14 @@ from tests.store.samples import (
     response,
     response_end,
 )
+
+
+def links(chains: dict[str, list[str]], name: str) -> list[str]:
+    """The responses before this one, the newest first; the first entry of each is the one before it."""
+    found = []
+    while name := chains[name][0]:
+        found.append(name)
+    return found
 
 
 class ResponsesContract:
@@ -406,6 +415,68 @@ class ChainsContract:
             "previous_response_id",
             "previous_response_not_found",
         )
+
+    @pytest.mark.parametrize("known", [0, 300, 10**6])
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_a_history_is_what_is_stored_now(self, opened: Opener, seed: int, known: int) -> None:
+        """Of responses that run, have ended, or were deleted, read in any order by any owner."""
+        store, dice = await opened(known_item_bytes=known), Random(seed)
+        chains: dict[str, list[str]] = {}
+        running: dict[str, list[str]] = {}
+        gone: set[str] = set()
+        for number in range(60):
+            match dice.choice(("create", "create", "finish", "delete", "read", "read", "read", "read")):
+                case "create":
+                    previous = dice.choice([None, *chains])
+                    if previous is not None and ({previous, *links(chains, previous)} & gone):
+                        continue
+                    name = f"resp_{number}"
+                    said = items(*(f"in_{number}_{index}" for index in range(dice.randrange(3))))
+                    await store.responses.create(leased(name, previous_id=previous), said)
+                    chains[name] = [previous or "", *names(said)]
+                    running[name] = []
+                case "finish" if running:
+                    name = dice.choice([*running])
+                    output = items(*(f"out_{number}_{index}" for index in range(dice.randrange(3))))
+                    await store.responses.finish(response_end(name, output=output))
+                    chains[name] += names(output)
+                    del running[name]
+                case "delete" if chains and not dice.randrange(3):
+                    name = dice.choice([*chains])
+                    await store.responses.delete(OWNER, name)
+                    gone.add(name)
+                    running.pop(name, None)
+                case "read" if chains:
+                    name = dice.choice([*chains])
+                    with pytest.raises(NotFoundError):
+                        await store.responses.history("eve", name)
+                    if {name, *links(chains, name)} & gone:
+                        with pytest.raises(NotFoundError):
+                            await store.responses.history(OWNER, name)
+                        continue
+                    expected = [
+                        said for each in (*reversed(links(chains, name)), name) for said in chains[each][1:]
+                    ]
+                    assert names(await store.responses.history(OWNER, name)) == expected
+
+    @pytest.mark.parametrize("known", [0, 10**6])
+    @pytest.mark.parametrize("room", [3000, 2999])
+    async def test_a_history_has_a_limit_also_if_it_is_known(
+        self, opened: Opener, room: int, known: int
+    ) -> None:
+        store = await opened(history_bytes=room, known_item_bytes=known)
+        for index in range(3):
+            previous = f"resp_{index - 1}" if index else None
+            record = leased(f"resp_{index}", previous_id=previous)
+            await store.responses.create(record, [item("a", payload=b"1" * 1000)])
+            await store.responses.finish(response_end(record.id))
+        for _ in range(2):
+            assert len(await store.responses.history(OWNER, "resp_1")) == 2
+            if room == 3000:
+                assert len(await store.responses.history(OWNER, "resp_2")) == 3
+            else:
+                with pytest.raises(RequestError, match="history_bytes"):
+                    await store.responses.history(OWNER, "resp_2")
 
     async def test_another_owners_link_is_missing(self, store: Store) -> None:
         await store.responses.create(response("resp_1", owner="eve"), items("secret"))

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from antiphon.apis.request_object import KeptObject
+from antiphon.core.recent_values import RecentValues
 
 ITEM_BYTES = 4096
 """About the memory of a kept item, besides its texts."""
@@ -26,24 +27,18 @@ class KeptItems:
     """The items of histories that were read last: of `size` bytes of memory, about. Threads may share it."""
 
     def __init__(self, size: int) -> None:
-        self._limit = size // 2
-        # The older ones are forgotten together: so none of them needs to know when it was last used.
-        self._recent: dict[_Key, KeptObject] = {}
-        self._older: dict[_Key, KeptObject] = {}
-        self._size = 0  # of the recent ones
+        self._kept = RecentValues[_Key, KeptObject](size // 2)
 
     def read(self, owner: str, payloads: Iterable[bytes], source: str) -> list[KeptObject]:
         """Items of an owner. Errors in them name the `source`, the parameter that names the history."""
-        return [self._recent.get(key) or self._read(key) for key in ((owner, source, p) for p in payloads)]
+        return [self._kept.get(key) or self._read(key) for key in ((owner, source, p) for p in payloads)]
 
     def _read(self, key: _Key) -> KeptObject:
-        """An item that is not a recent one, and is one from now on."""
+        """An item that is not kept, and is from now on."""
         _, source, payload = key
-        item = self._older.get(key) or KeptObject(msgspec.json.decode(payload), source)
-        self._recent[key] = item
-        self._size += ITEM_BYTES + VALUE_BYTES * _values(item.value) + COPIES * len(payload)
-        if self._size > self._limit:
-            self._older, self._recent, self._size = self._recent, {}, 0
+        item = KeptObject(msgspec.json.decode(payload), source)
+        size = ITEM_BYTES + VALUE_BYTES * _values(item.value) + COPIES * len(payload)
+        self._kept.put(key, item, size)
         return item
 
 
