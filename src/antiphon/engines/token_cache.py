@@ -11,7 +11,7 @@ This is done only if it gives the same tokens for every text, see `added_tokens`
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from antiphon.core.recent_values import RecentValues
@@ -44,61 +44,69 @@ class TokenCache:
         self._encode = encode
         self._added = added
         longest_first = sorted(map(re.escape, added), key=len, reverse=True)
-        self._split = re.compile(f"({'|'.join(longest_first)})").split if added else None
+        self._split = re.compile(f"({'|'.join(longest_first)})").split if added else _whole
         self._known = RecentValues[str, tuple[int, ...]](CACHED)  # by their segments, in characters
         self._ids: dict[int, int] = {}
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The tokens of all pieces, each tokenized by itself."""
-        if self._takes_little(pieces):
-            return self._tokens(pieces)
+        if (parts := self._known_parts(pieces)) is not None:
+            return self._ids_of(parts)
         return await asyncio.to_thread(self._tokens, pieces)
-
-    def _takes_little(self, pieces: Sequence[str]) -> bool:
-        """Whether few of the characters are new. A long conversation is as quick as what it has grown by."""
-        size = sum(map(len, pieces))
-        if size < LONG:
-            return True
-        if self._split is None or size > 2 * CACHED:
-            return False
-        new, left = 0, MANY_SEGMENTS
-        for piece in pieces:
-            parts = self._split(piece, left)
-            left -= len(parts) // 2 + 1
-            if left <= 0:
-                return False
-            new += sum(len(part) for part in parts[::2] if part not in self._known)
-        return new < LONG
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text. Special ones become their ids, and none are added."""
         return self._tokens((text,))
 
-    def _tokens(self, pieces: Sequence[str]) -> list[int]:
-        ids: list[int] = []
-        for piece in pieces:
-            if self._split is None:
-                ids += self._encode(piece)
-            else:
-                self._read(self._split(piece), ids)
-        return ids
+    def _known_parts(self, pieces: Sequence[str]) -> list[Sequence[str]] | None:
+        """The parts of each piece, if few of their characters are new; else None.
 
-    def _read(self, parts: Sequence[str], ids: list[int]) -> None:
-        """Add the tokens of a text in parts: segments, and the added tokens between them."""
-        for place, part in enumerate(parts):
-            if place % 2:
-                ids.append(self._added[part])
-            elif part:
-                known = self._known.get(part)
-                ids += self._remembered(part) if known is None else known
+        A long conversation is as quick as what it has grown by.
+        """
+        size = sum(map(len, pieces))
+        if size < LONG:
+            return [self._split(piece) for piece in pieces]
+        if size > 2 * CACHED:
+            return None
+        split: list[Sequence[str]] = []
+        new, left = 0, MANY_SEGMENTS
+        for piece in pieces:
+            parts = self._split(piece, left)
+            left -= len(parts) // 2 + 1
+            new += sum(len(part) for part in parts[::2] if part not in self._known)
+            if left <= 0 or new >= LONG:
+                return None
+            split.append(parts)
+        return split
+
+    def _tokens(self, pieces: Sequence[str]) -> list[int]:
+        return self._ids_of(map(self._split, pieces))
+
+    def _ids_of(self, split: Iterable[Sequence[str]]) -> list[int]:
+        """The tokens of pieces in parts: segments, and the added tokens between them."""
+        ids: list[int] = []
+        for parts in split:
+            for place, part in enumerate(parts):
+                if place % 2:
+                    ids.append(self._added[part])
+                elif part or not self._added:  # a tokenizer may fill an empty text up
+                    known = self._known.get(part)
+                    ids += self._remembered(part) if known is None else known
+        return ids
 
     def _remembered(self, segment: str) -> tuple[int, ...]:
         """The tokens of a segment that is not known, and is from now on."""
         # A tokenizer makes a number of 32 bytes for each token. With one for each word of the vocabulary that
         # occurs, what follows finds them in the processor's cache.
         ids = tuple([self._ids.setdefault(id_, id_) for id_ in self._encode(segment)])
-        self._known.put(segment, ids, len(segment))
+        if self._added:  # else it is a whole text, and none follows it that is the same
+            self._known.put(segment, ids, len(segment))
         return ids
+
+
+def _whole(text: str, _most: int = 0) -> list[str]:
+    """A text that cannot be split, as its only segment."""
+    return [text]
 
 
 def encode_fast(tokenizer: Any, text: str) -> list[int]:
