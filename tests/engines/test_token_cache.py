@@ -1,6 +1,8 @@
 """The token cache: it gives the tokens that the tokenizer gives, and asks it for new segments only."""
 
+import tracemalloc
 from functools import partial
+from sys import getsizeof
 from threading import get_ident
 
 import pytest
@@ -12,7 +14,14 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from antiphon.engines import token_cache
-from antiphon.engines.token_cache import LONG, MANY_SEGMENTS, TokenCache, added_tokens, encode_fast
+from antiphon.engines.token_cache import (
+    LONG,
+    MANY_SEGMENTS,
+    SEGMENT_BYTES,
+    TokenCache,
+    added_tokens,
+    encode_fast,
+)
 
 ADDED = ("<|im_start|>", "<|im_end|>", "<|im_end|><|x|>", "<think>", "</think>", "\n\n")
 TEXTS = [
@@ -113,12 +122,29 @@ def test_a_normalized_token_is_searched_for_in_its_segment():
 
 
 def test_old_segments_are_forgotten(monkeypatch):
-    monkeypatch.setattr(token_cache, "CACHED", 8)
+    of_four = SEGMENT_BYTES + getsizeof("aaaa") + getsizeof((1,))
+    monkeypatch.setattr(token_cache, "CACHED_BYTES", 2 * of_four)
     asked = []
-    cache = TokenCache(lambda text: asked.append(text) or [1], {"|": 0})
-    for text in ("aaaa", "bbbb", "aaaa", "cccc", "aaaa", "dddddddd", "bbbb", "aaaa"):
-        assert cache.encode(text) == [1]
-    assert asked == ["aaaa", "bbbb", "cccc", "dddddddd", "bbbb"]
+    cache = TokenCache(lambda text: asked.append(text) or [1] * (1 + 200 * (text[0] == "d")), {"|": 0})
+    for text in ("aaaa", "bbbb", "aaaa", "cccc", "aaaa", "dddd", "bbbb", "aaaa"):
+        assert cache.encode(text)[0] == 1
+    assert asked == ["aaaa", "bbbb", "cccc", "dddd", "bbbb"]
+
+
+@pytest.mark.parametrize(
+    "segment", ["", "hello", "😀" * 9], ids=["many of few characters", "words", "tokens for each character"]
+)
+def test_the_memory_of_segments_is_bounded(segment, monkeypatch):
+    """By what they take, and not by their characters: a client may send as many as it likes."""
+    monkeypatch.setattr(token_cache, "CACHED_BYTES", 2**20)
+    cache = TokenCache(lambda text: [ord(mark) % 999 for mark in text for _ in range(4)], {"|": 0})
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            cache.encode("|".join(f"{segment}{number * 100 + index:x}" for index in range(100)))
+        assert tracemalloc.get_traced_memory()[0] < 2.5 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 async def test_a_long_text_is_tokenized_in_a_thread():
@@ -154,6 +180,24 @@ async def test_a_long_text_that_has_grown_by_little_needs_no_thread(monkeypatch)
     assert hops == 1
     await cache.tokenize([f"{grown}|{'c' * LONG}"])
     assert hops == 2
+
+
+async def test_a_known_text_that_takes_long_to_split_is_tokenized_in_a_thread(monkeypatch):
+    monkeypatch.setattr(token_cache, "MANY_CHARACTERS", 2 * LONG)
+    threads = set()
+    read = TokenCache._ids_of
+    monkeypatch.setattr(
+        TokenCache, "_ids_of", lambda *arguments: threads.add(get_ident()) or read(*arguments)
+    )
+    cache = TokenCache(lambda text: [len(text)], {"|": 0})
+    known = "a" * LONG
+    cache.encode(known)
+    threads.clear()
+    assert await cache.tokenize([f"{known}|{known[1:]}"]) == [LONG, 0, LONG - 1]
+    assert get_ident() in threads
+    threads.clear()
+    assert await cache.tokenize([f"{known}||{known[1:]}"]) == [LONG, 0, 0, LONG - 1]
+    assert get_ident() not in threads
 
 
 @pytest.mark.parametrize("pieces", [["|" * 2 * MANY_SEGMENTS], ["a"] * LONG, ["a|" * LONG]])

@@ -12,18 +12,25 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from sys import getsizeof
 from typing import Any
 
 from antiphon.core.recent_values import RecentValues
 
-CACHED = 2**23
-"""Characters of segments that are remembered, at least if there are that many, and at most twice as many. One
-takes about 4 bytes. The history of a coding agent has half a million: those of 16 agents fit, and would take
-100 ms of a processor in each turn if they did not.
+CACHED_BYTES = 32 * 1024 * 1024
+"""Memory of the segments that are remembered, at least if there are as many, and at most twice as much. The
+history of a coding agent takes two megabytes: those of 16 agents fit, and would take 100 ms of a processor in
+each turn if they did not.
 """
+
+SEGMENT_BYTES = 256
+"""Memory of a segment besides its characters and its tokens."""
 
 LONG = 8 * 1024
 """New characters from which tokenizing takes milliseconds: more are tokenized in a thread."""
+
+MANY_CHARACTERS = 2**20
+"""Characters that are split in milliseconds: more are in a thread."""
 
 MANY_SEGMENTS = 4096
 """Segments that are looked up in a millisecond: more are in a thread."""
@@ -45,7 +52,7 @@ class TokenCache:
         self._added = added
         longest_first = sorted(map(re.escape, added), key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(longest_first)})").split if added else _whole
-        self._known = RecentValues[str, tuple[int, ...]](CACHED)  # by their segments, in characters
+        self._known = RecentValues[str, tuple[int, ...]](CACHED_BYTES)  # by segments
         self._ids: dict[int, int] = {}
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
@@ -66,7 +73,7 @@ class TokenCache:
         size = sum(map(len, pieces))
         if size < LONG:
             return [self._split(piece) for piece in pieces]
-        if size > 2 * CACHED:
+        if size > MANY_CHARACTERS:
             return None
         split: list[Sequence[str]] = []
         new, left = 0, MANY_SEGMENTS
@@ -100,7 +107,7 @@ class TokenCache:
         # occurs, what follows finds them in the processor's cache.
         ids = tuple([self._ids.setdefault(id_, id_) for id_ in self._encode(segment)])
         if self._added:  # else it is a whole text, and none follows it that is the same
-            self._known.put(segment, ids, len(segment))
+            self._known.put(segment, ids, SEGMENT_BYTES + getsizeof(segment) + getsizeof(ids))
         return ids
 
 

@@ -49,6 +49,9 @@ from antiphon.store.usage import size_of
 LOOKED_UP = 50
 """The most items that one read looks up by their ids."""
 
+ITEM_BYTES = 512
+"""About the memory of an item besides its payload, and of a response besides its items."""
+
 SAME_IDS = 100
 """The most items with one id that are looked at: those of a completion are not found, nor those of an object
 that is deleted."""
@@ -360,7 +363,8 @@ class _Histories:
                 raise _missing_link(link.id)
             history += read[link.id]
             if ResponseStatus(link.status).terminal:
-                self._known.put(link.id, read[link.id], items.size(read[link.id]))
+                memory = ITEM_BYTES * (1 + len(read[link.id])) + items.size(read[link.id])
+                self._known.put(link.id, read[link.id], memory)
         return history
 
 
