@@ -8,7 +8,7 @@ from hypothesis import settings
 
 CI = bool(os.environ.get("CI"))
 EXAMPLES_IN_CI = 10
-CASES_IN_CI = 8
+CASES_IN_CI = 7
 """Of each test; `make test` tries all of its parameters."""
 
 T = TypeVar("T")

@@ -140,7 +140,7 @@ def test_the_memory_of_segments_is_bounded(segment, monkeypatch):
     cache = TokenCache(lambda text: [ord(mark) % 999 for mark in text for _ in range(4)], {"|": 0})
     tracemalloc.start()
     try:
-        for number in range(200):
+        for number in range(100):
             cache.encode("|".join(f"{segment}{number * 100 + index:x}" for index in range(100)))
         assert tracemalloc.get_traced_memory()[0] < 2.5 * 2**20
     finally:

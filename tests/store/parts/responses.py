@@ -416,8 +416,8 @@ class ChainsContract:
             "previous_response_not_found",
         )
 
-    @pytest.mark.parametrize("known", [0, 300, 10**6])
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("known", [3000, 10**6])
+    @pytest.mark.parametrize("seed", range(2))
     async def test_a_history_is_what_is_stored_now(self, opened: Opener, seed: int, known: int) -> None:
         """Of responses that run, have ended, or were deleted, read in any order by any owner."""
         store, dice = await opened(known_item_bytes=known), Random(seed)
