@@ -182,6 +182,27 @@ async def test_a_long_text_that_has_grown_by_little_needs_no_thread(monkeypatch)
     assert hops == 2
 
 
+async def test_what_is_forgotten_while_it_is_read_holds_nobody_up(monkeypatch):
+    """A long history is known, but is among what is forgotten next."""
+    segments = [f"{number:0500}" for number in range(60)]
+    size = SEGMENT_BYTES + getsizeof(segments[0]) + getsizeof((1,))
+    monkeypatch.setattr(token_cache, "CACHED_BYTES", 70 * size)
+    inline = []
+
+    def encode(text):
+        inline.append(text if get_ident() == main else "")
+        return [1]
+
+    main = get_ident()
+    cache = TokenCache(encode, {"|": 0})
+    cache.encode("|".join(segments))
+    for number in range(70):
+        cache.encode(f"other {number:0494}")
+    inline.clear()
+    await cache.tokenize(["|".join(segments)])
+    assert sum(map(len, inline)) < LONG
+
+
 async def test_a_known_text_that_takes_long_to_split_is_tokenized_in_a_thread(monkeypatch):
     monkeypatch.setattr(token_cache, "MANY_CHARACTERS", 2 * LONG)
     threads = set()

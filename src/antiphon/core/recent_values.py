@@ -20,9 +20,6 @@ class RecentValues(Generic[K, V]):
         self._older: dict[K, tuple[V, int]] = {}
         self._size = 0  # of the recent ones
 
-    def __contains__(self, key: K) -> bool:
-        return key in self._recent or key in self._older
-
     def get(self, key: K) -> V | None:
         """The value of a key, which is used by that; None if there is none."""
         entry = self._recent.get(key)

@@ -80,7 +80,8 @@ class TokenCache:
         for piece in pieces:
             parts = self._split(piece, left)
             left -= len(parts) // 2 + 1
-            new += sum(len(part) for part in parts[::2] if part not in self._known)
+            # Looked up, so that what is known is used, and is still known when it is read.
+            new += sum(len(part) for part in parts[::2] if self._known.get(part) is None)
             if left <= 0 or new >= LONG:
                 return None
             split.append(parts)
