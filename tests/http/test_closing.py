@@ -75,9 +75,14 @@ class Obedient(ScriptedEngine):
 
 
 @pytest.fixture(autouse=True)
-def every_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer is cut at the same place, however many tokens of it are held by then: as many as come meanwhile."""
+def the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is cut at the same place, asked for twice.
+
+    While the engine writes, more of it is passed on, and so cannot be cut any more, if the way out is known
+    earlier. That depends on how quick the machine is; `tests/run/test_closing.py` has it at any time.
+    """
     monkeypatch.setattr(closing, "MAX_PLACES", 10_000)
+    monkeypatch.setattr(closing.ClosedGeneration, "_look_on", lambda _: None)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
