@@ -151,7 +151,7 @@ def test_traces_share_blocks_and_stay_within_the_limits(answers: list[tuple[str,
 @pytest.mark.parametrize(
     "large",
     [
-        trace(LONG),
+        trace([10**6] * 300),
         trace([1], ("d" * 64,) * 8),
         trace([1], items=(hash_of(1),) * 16),
         trace([1], settings=settings_of(**{str(number): 1 for number in range(16)})),

@@ -6,7 +6,6 @@ the prompts differ first, its ids the very token, and the first part of the requ
 reason. Prompts of one conversation share their blocks.
 """
 
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -22,6 +21,8 @@ TEMPLATE = "chat_template"
 """The part that makes the difference if the request has only grown: the template has written it otherwise."""
 
 _HASH_BYTES = 16
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class RequestParts(Struct, frozen=True):
@@ -47,7 +48,7 @@ class RequestParts(Struct, frozen=True):
 
 
 class PromptTrace(Struct, frozen=True):
-    """A prompt of so many tokens: blocks of their packed ids, and for each the hash of all up to its end."""
+    """A prompt of so many tokens: blocks of their encoded ids, and for each the hash of all up to its end."""
 
     tokens: int
     blocks: tuple[bytes, ...]
@@ -97,58 +98,28 @@ def trace_of(
 ) -> PromptTrace:
     """The trace of a prompt with these token ids, and media of these digests.
 
-    If it begins like an `earlier` one, they share their first blocks, which are not hashed again.
+    The blocks with which an `earlier` one begins, too, are not hashed again.
     """
-    packed = _packed(ids)
-    size = len(packed) // len(ids) * BLOCK if ids else BLOCK
-    same = 0 if earlier is None else _same_blocks(earlier.blocks, packed, size)
-    shared, known = ((), ()) if earlier is None else (earlier.blocks[:same], earlier.hashes[:same])
-    blocks = [*shared, *(packed[start : start + size] for start in range(same * size, len(packed), size))]
-    hashes = [*known]
-    for block in blocks[same:]:
+    blocks = [_encode(ids[start : start + BLOCK]) for start in range(0, len(ids), BLOCK)]
+    hashes = [] if earlier is None else [*earlier.hashes[: _same(earlier.blocks, blocks)]]
+    for block in blocks[len(hashes) :]:
         before = hashes[-1] if hashes else b""
         hashes.append(blake2b(before + block, digest_size=_HASH_BYTES).digest())
     return PromptTrace(len(ids), tuple(blocks), tuple(hashes), tuple(media), parts)
 
 
-def _same_blocks(blocks: Sequence[bytes], packed: bytes, size: int) -> int:
-    """How many whole blocks of this size a prompt begins with, too."""
-    for number, block in enumerate(blocks):
-        if len(block) != size or not packed.startswith(block, number * size):
-            return number
-    return len(blocks)
-
-
-def _packed(ids: Sequence[int]) -> bytes:
-    """Four bytes each; those of estimated tokens need eight."""
-    try:
-        return array("I", ids).tobytes()
-    except OverflowError:
-        return array("q", ids).tobytes()
+def _same(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many values two sequences begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (mine, theirs) in pairs if mine != theirs), min(len(one), len(other)))
 
 
 def common_tokens(one: PromptTrace, other: PromptTrace) -> int:
     """How many tokens two prompts begin with alike."""
-    same = 0
-    for mine, theirs in zip(one.hashes, other.hashes, strict=False):
-        if mine != theirs:
-            break
-        same += 1
-    tokens = min(same * BLOCK, one.tokens, other.tokens)
-    # One of them may need more bytes for its ids: then no block is the same, whatever is in it.
-    for number in range(same, min(len(one.blocks), len(other.blocks))):
-        for my_id, their_id in zip(_ids(one, number), _ids(other, number), strict=False):
-            if my_id != their_id:
-                return tokens
-            tokens += 1
-    return tokens
-
-
-def _ids(trace: PromptTrace, number: int) -> Sequence[int]:
-    """The ids of a block."""
-    block = trace.blocks[number]
-    count = min(BLOCK, trace.tokens - number * BLOCK)
-    return array("I" if len(block) == 4 * count else "q", block)
+    same = _same(one.hashes, other.hashes)
+    if same == min(len(one.blocks), len(other.blocks)):
+        return min(one.tokens, other.tokens)
+    return same * BLOCK + _same(_decode(one.blocks[same]), _decode(other.blocks[same]))
 
 
 def compared(earlier: PromptTrace, now: PromptTrace) -> CacheResult:
@@ -188,9 +159,7 @@ def _changed_items(earlier: RequestParts, now: RequestParts) -> Iterator[str]:
         yield "compaction"
     count = len(earlier.items)
     if now.items[:count] != earlier.items:
-        pairs = enumerate(zip(earlier.items, now.items, strict=False))
-        differing = (index for index, (mine, theirs) in pairs if mine != theirs)
-        yield now.item(next(differing, len(now.items)))
+        yield now.item(_same(earlier.items, now.items))
 
 
 _AT_END = frozenset(
