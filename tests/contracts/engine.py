@@ -7,8 +7,10 @@ that does not name it: `tests/engines/test_toy.py` has the least that passes.
 """
 
 import asyncio
+import gc
 import math
 import re
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
@@ -439,6 +441,26 @@ class EngineContract(NextTokenContract):
         work.cancel()
         assert engine.load.idle
         assert count_of(chunks) == 3
+
+    @pytest.mark.parametrize("ends", ["by itself", "cancelled", "cancelled at once"])
+    async def test_nothing_is_left_of_a_generation_for_the_garbage_collector(
+        self, engine: Engine, ends: str
+    ) -> None:
+        request = await request_of(engine, self.prompt, 3 if ends == "by itself" else LONG)
+        gc.disable()
+        try:
+            collected = Collected()
+            left = weakref.ref(collected)
+            work = engine.generate(request, collected)
+            if ends == "by itself":
+                await collected.whole()
+            elif ends == "cancelled":
+                await until(collected.begun.is_set)
+            work.cancel()
+            del work, collected
+            await until(lambda: engine.load.idle and left() is None)
+        finally:
+            gc.enable()
 
     async def test_cancelling_while_queued_is_at_once_and_leaks_no_slot(self, engine: Engine) -> None:
         await until(lambda: engine.load.idle)

@@ -1,6 +1,8 @@
 """Every dialect answers every case of the contract, however the text is cut."""
 
+import gc
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -103,6 +105,26 @@ def test_the_laws_hold_however_the_answer_is_cut(dialect: Dialect, case: str) ->
     rng = random.Random(text)
     places = [[rng.randrange(1000) for _ in range(6)] for _ in range(3)]
     check(table, text, *places, tools=TOOLS, state=answer.get("state"))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.names[0])
+def test_nothing_is_left_of_an_answer_for_the_garbage_collector(dialect: Dialect) -> None:
+    """Neither if it is cut anywhere."""
+    table = table_of(dialect.names[0])
+    gc.disable()
+    try:
+        for case, answer in answers(dialect.names[0]).items():
+            text = answer.get("output", "")
+            for end in {len(text), *range(0, len(text), 7)}:
+                decoder = Decoder(table, tools=TOOLS, state=answer.get("state"))
+                left = weakref.ref(decoder._builder)
+                for piece in text[:end]:
+                    decoder.feed(Chunk(piece))
+                decoder.finish(Finish(FinishReason.STOP if end == len(text) else FinishReason.LENGTH))
+                del decoder
+                assert left() is None, (case, text[:end])
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("dialect", [d for d in DIALECTS if "output" in answers(d.names[0])["single"]])

@@ -42,7 +42,7 @@ class BraceArgumentsReader(PhaseReader):
         self._argument = ""  # the name of the current argument of the call
         self._word = ""
 
-    def finish(self, text: str) -> Step | None:
+    def _finish(self, text: str) -> Step | None:
         """The model stopped inside the arguments."""
         self._ends.final = True
         step = self.feed(text)

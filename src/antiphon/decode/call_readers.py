@@ -145,7 +145,7 @@ class JsonArgumentsReader(PhaseReader):
         self._collected: list[str] = []
         self._size = 0
 
-    def finish(self, text: str) -> Step | None:
+    def _finish(self, text: str) -> Step | None:
         """The model stopped inside the arguments."""
         step = self.feed(text)
         if step is None and self._phase == self._doubt:

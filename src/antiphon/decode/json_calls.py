@@ -52,7 +52,7 @@ class JsonCallsReader(PhaseReader):
         step = super().feed(text)
         return Step(RETRACT, "") if step is None and self._builder.over_limit else step
 
-    def finish(self, text: str) -> Step | None:
+    def _finish(self, text: str) -> Step | None:
         """The model stopped inside the value."""
         step = self.feed(text)
         if step is not None:

@@ -13,6 +13,11 @@ from antiphon.decode.readers import Step
 Phase = Callable[[str], Step | str | None]
 
 
+def _ended(text: str) -> None:
+    """The phase of a reader that reads no more."""
+    raise AssertionError(text)
+
+
 class PhaseReader:
     """Runs phases from `begin` on; then comes the state `then`. `closers` find the markers that may follow.
 
@@ -34,9 +39,20 @@ class PhaseReader:
         while text:
             result = self._phase(text)
             if isinstance(result, Step):
+                self._phase = _ended  # the last one refers to this object: no cycle is left
                 return result
             text = result or ""
         return None
+
+    def finish(self, text: str) -> Step | None:
+        """Read the last text. See `StateReader`."""
+        step = self._finish(text)
+        self._phase = _ended
+        return step
+
+    def _finish(self, text: str) -> Step | None:
+        """Read the last text: the model stopped here."""
+        raise NotImplementedError
 
     def _break(self, text: str) -> Step | None:
         """After malformed arguments: all text up to a marker belongs to them, so no text is lost."""

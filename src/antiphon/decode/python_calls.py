@@ -40,7 +40,7 @@ class PythonCallsReader(PhaseReader):
         step = super().feed(text)
         return Step(RETRACT, "") if step is None and self._builder.over_limit else step
 
-    def finish(self, text: str) -> Step | None:
+    def _finish(self, text: str) -> Step | None:
         """The model stopped inside or between calls."""
         self._final = self._arguments.final = True
         step = self.feed(text)

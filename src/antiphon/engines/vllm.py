@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -275,29 +275,26 @@ class VllmEngine:
             if request.max_tokens < 1:  # vLLM would refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             reader = OutputReader(core.vocabulary, request)
-            generation = _Generation(self, receiver, reader, _adapter_of(request))
-            trace = observed().trace
-            generation.start = partial(self._start, core, generation, request, trace)
+            generation = _Generation(self, receiver, reader, request, observed().trace)
             generation.slot = self._admission.enter(
-                lambda: loop.call_soon(generation.start), request.sampling.priority or 0, request.tokens
+                lambda: loop.call_soon(self._start, core, generation),
+                request.sampling.priority or 0,
+                request.tokens,
             )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
         self._waiting[generation] = None
         return generation
 
-    def _start(
-        self, core: VllmCore, generation: "_Generation", request: GenerationRequest, trace: Mapping[str, str]
-    ) -> None:
+    def _start(self, core: VllmCore, generation: "_Generation") -> None:
         """A slot is free."""
-        self._spawn(self._begin(core, generation, request, trace))
+        self._spawn(self._begin(core, generation))
 
-    async def _begin(
-        self, core: VllmCore, generation: "_Generation", request: GenerationRequest, trace: Mapping[str, str]
-    ) -> None:
+    async def _begin(self, core: VllmCore, generation: "_Generation") -> None:
         """Send the request to vLLM."""
+        request = generation.request
         try:
-            around = await self._rendered(core, request, trace)
+            around = await self._rendered(core, request, generation.trace)
             if around.rendered is not None:
                 size = len(around.rendered["prompt_token_ids"])
                 generation.reader.media_tokens = size - len(request.prompt.ids)
@@ -510,11 +507,11 @@ class VllmEngine:
     def repeat(self, generation: "_Generation") -> None:
         """Send the request of a generation again, which vLLM has ended. Until it is sent, it waits."""
         self._running.pop(generation.id, None)
-        if self._core is not None:
-            self._core.ended(generation.id)
+        assert self._core is not None  # it has ended the request
+        self._core.ended(generation.id)
         generation.ended = False
         self._waiting[generation] = None
-        generation.start()
+        self._start(self._core, generation)
 
     def leave(self, generation: "_Generation | _SingleOutput") -> None:
         """A generation is over, whether vLLM has ended it or not."""
@@ -536,9 +533,16 @@ class _Generation:
     """
 
     def __init__(
-        self, engine: VllmEngine, receiver: Receiver, reader: OutputReader, adapter: str | None
+        self,
+        engine: VllmEngine,
+        receiver: Receiver,
+        reader: OutputReader,
+        request: GenerationRequest,
+        trace: Mapping[str, str],
     ) -> None:
-        self.adapter = adapter
+        self.request = request
+        self.trace = trace
+        self.adapter = _adapter_of(request)
         self._engine = engine
         self._receiver = receiver
         self._chunks = NO_CHUNKS  # those of tokens that may come next and need not be read
@@ -550,7 +554,6 @@ class _Generation:
         self.ended = False
         self._generated = 0
         self.slot: Slot
-        self.start: Callable[[], None]
 
     def take(self, output: Any) -> None:
         """Deliver an output. A receiver that raises, which is a bug, must not stop the others."""

@@ -264,6 +264,7 @@ class EventStream(_Delivery):
                 self._connection.cut_off()
         finally:
             self._timer.cancel()
+            self._outlet.lead(_discard)  # no cycle is left for the garbage collector if it has not begun
             self.on_resume()  # the connection is for the next request: no timer may cut it off
             if self._opening is not None:
                 self._opening.cancel()

@@ -312,7 +312,7 @@ def _tune_malloc() -> None:
 def tune_gc() -> None:
     """Exclude permanent objects from garbage collection, and reduce its runs.
 
-    Events, tokens and chunks have no cycles; only a few objects per request have. Without this, a full answer
+    What a request needed is freed without it (`tests/http/test_garbage.py`). Without this, a full answer
     takes 25 % longer (`bench/compare.py`), of which half is a collection of 90 ms that all answers wait for.
     """
     gc.collect()

@@ -123,10 +123,13 @@ class ClosedGeneration:
 
     def cancel(self) -> None:
         self._over = True
-        if self._work is not None:
-            self._work.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        # Both refer to this object: no cycle is left for the garbage collector.
+        work, self._work = self._work, None
+        task, self._task = self._task, None
+        if work is not None:
+            work.cancel()
+        if task is not None:
+            task.cancel()
 
     # Called by the engine
 

@@ -229,6 +229,7 @@ class GenerationRun:
             await self._run()
         finally:
             running.discard(self)
+            del self._emit  # it may be of whoever has this object: no cycle is left for the garbage collector
 
     async def _run(self) -> None:
         parts = self._interceptors

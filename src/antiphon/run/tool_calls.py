@@ -116,10 +116,10 @@ class ToolCalls:
         items: Accumulator,
     ) -> None:
         self._sessions = sessions
+        self._turn = turn
         self._hosted = hosted_by_name(turn.tools)
         self._in_programs = hosted_by_name(turn.in_programs)
         self._only_in_programs = {tool.name for tool in turn.in_programs} - {tool.name for tool in turn.tools}
-        self._programs = Programs(sessions, turn, items, self._run)
         self._budget = budget
         self._context = context
         self._items = items
@@ -154,7 +154,8 @@ class ToolCalls:
             end = ProgramEnd(self._refused(), 0.0)
         else:
             started_at = perf_counter()
-            end = await self._programs.run(call, seconds, earlier, output, choice)
+            programs = Programs(self._sessions, self._turn, self._items, self._run)
+            end = await programs.run(call, seconds, earlier, output, choice)
             if end.result is not None:
                 self._sessions.note_program(call, started_at, end.result)
         self._budget.add_tool_seconds(PROGRAMS, end.seconds)

@@ -163,9 +163,10 @@ class MessageStream(StreamProjection):
         self._close(out)
 
     def _open(self, block: Block, delta: Callable[[str], Any] | None, out: list[bytes]) -> None:
-        out.append(_event(BlockStart(self._index, block)))
+        index = self._index
+        out.append(_event(BlockStart(index, block)))
         if delta is not None:
-            self._frame = TextFrame(lambda text: _event(BlockDelta(self._index, delta(text))))
+            self._frame = TextFrame(lambda text: _event(BlockDelta(index, delta(text))))
 
     def _close(self, out: list[bytes]) -> None:
         out.append(_event(BlockStop(self._index)))
