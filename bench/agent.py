@@ -10,14 +10,16 @@ its prompt with that of the one before (`comparison_response_id`).
 
 The model has one layer, so that the layer in front of it is what is measured: the CPU time, user and kernel,
 of the process with the connections (vLLM computes in others), and the milliseconds to the first token, in
-which the engine's work is included. It needs the environment of `make test-vllm`.
+which the work of the engine is. Later turns wait longer for the engine, and a server has timers whether it
+waits or has nothing to do: so the growth of a turn is that without what the same server takes for nothing in
+the same time, and the growth with it is printed, too. It needs the environment of `make test-vllm`.
 """
 
 import argparse
 import http.client
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,12 +56,14 @@ AROUND = 1
 FIFTH = 5
 REST = 0.2
 """Seconds after an answer, in which a server does what it still has to do for it."""
+IDLE_SECONDS = 20
+"""In which it is measured what a server takes for nothing."""
 SECONDS = 600
 
 LESS = 0.16
 """Antiphon's share of the CPU of vLLM's server over a whole session: a sixth."""
 GROWTH = 1.5
-"""The last turn as a multiple of the fifth, where only what is new travels."""
+"""The last turn as a multiple of the fifth, where only what is new travels, without what idling takes."""
 MEMORY = 64.0
 """MiB that a session may add to the resident memory of Antiphon, each of its three ways."""
 
@@ -114,31 +118,44 @@ Json = dict[str, Any]
 
 
 class Turn(Struct, frozen=True):
-    """One turn: CPU and time to the first token, both in ms, and the tokens of the prompt."""
+    """One turn: CPU and time to the first token, both in ms, the tokens of its prompt, and its seconds."""
 
     cpu: float
     first: float
     prompt: int
+    seconds: float
 
 
 class Session(Struct, frozen=True):
-    """One way to lead the session. `memory` is what it added to the server's resident memory, in MiB."""
+    """One way to lead the session.
+
+    `memory` is what it added to the server's resident memory, in MiB, `idle` the CPU that the server takes
+    for nothing, in ms per second.
+    """
 
     name: str
     turns: list[Turn]
     memory: float
+    idle: float
 
     @property
     def cpu(self) -> float:
         """Of all turns, in ms."""
         return sum(turn.cpu for turn in self.turns)
 
-    @property
     def growth(self) -> float:
-        """The CPU of the last turn as a multiple of that of the fifth: medians of three."""
+        """The last turn as a multiple of the fifth, without what an idle server takes."""
+        return self._grown(lambda turn: turn.cpu - self.idle * turn.seconds)
+
+    def whole_growth(self) -> float:
+        """The same of all CPU."""
+        return self._grown(lambda turn: turn.cpu)
+
+    def _grown(self, cost: Callable[[Turn], float]) -> float:
+        """The cost of the last turn as a multiple of that of the fifth: medians of three."""
         fifth = self.turns[FIFTH - 1 - AROUND : FIFTH + AROUND]
         last = self.turns[-(2 * AROUND + 1) :]
-        return median(turn.cpu for turn in last) / median(turn.cpu for turn in fifth)
+        return median(map(cost, last)) / median(map(cost, fifth))
 
 
 class Report(Struct, frozen=True):
@@ -386,6 +403,7 @@ def _measured(model: Path, store: Path, histories: Sequence[Sequence[Sequence[Js
         }
         for pid, client in _warm(stack, ports, vllm, antiphon):
             _turn(pid, client, histories[0][0])
+        idle = _idle({vllm, antiphon})
         turns: dict[str, list[Turn]] = {name: [] for name in ways}
         added = dict.fromkeys(ways, 0.0)
         for added_by_turn in zip(*histories, strict=True):
@@ -393,7 +411,7 @@ def _measured(model: Path, store: Path, histories: Sequence[Sequence[Sequence[Js
                 before = _resident(pid)
                 turns[name].append(_turn(pid, client, new))
                 added[name] += _resident(pid) - before
-    return [Session(name, turns[name], round(added[name], 1)) for name in ways]
+    return [Session(name, turns[name], round(added[name], 1), idle[pid]) for name, (pid, _) in ways.items()]
 
 
 def _connected(port: int) -> AbstractContextManager[ClientConnection]:
@@ -410,10 +428,18 @@ def _warm(stack: ExitStack, ports: tuple[int, int], vllm: int, antiphon: int) ->
 
 
 def _turn(pid: int, client: Client, new: Sequence[Json]) -> Turn:
-    before = cpu_seconds(pid)
+    before, begun = cpu_seconds(pid), perf_counter()
     first, prompt = client.ask(new)
     sleep(REST)
-    return Turn(round((cpu_seconds(pid) - before) * 1e3, 2), round(first * 1e3, 1), prompt)
+    cpu, seconds = cpu_seconds(pid) - before, perf_counter() - begun
+    return Turn(round(cpu * 1e3, 2), round(first * 1e3, 1), prompt, round(seconds, 3))
+
+
+def _idle(pids: Collection[int]) -> dict[int, float]:
+    """The CPU that each process takes while nothing is asked, in ms per second."""
+    before = {pid: cpu_seconds(pid) for pid in pids}
+    sleep(IDLE_SECONDS)
+    return {pid: round((cpu_seconds(pid) - before[pid]) * 1e3 / IDLE_SECONDS, 2) for pid in pids}
 
 
 def _resident(pid: int) -> float:
@@ -426,7 +452,7 @@ def _targets(sessions: Sequence[Session]) -> Iterator[Target]:
     vllm, chat, *stored = sessions
     yield Target("share of vLLM's server's CPU, the whole session", round(chat.cpu / vllm.cpu, 3), LESS)
     for session in stored:
-        yield Target(f"{session.name}: last turn, of the fifth", round(session.growth, 2), GROWTH)
+        yield Target(f"{session.name}: last turn, of the fifth", round(session.growth(), 2), GROWTH)
     for session in (chat, *stored):
         yield Target(f"{session.name}: MiB of memory that a session added", session.memory, MEMORY)
 
@@ -442,6 +468,11 @@ def _table(report: Report) -> Iterator[str]:
         yield f"turn {number:3}, {told[0].prompt:7} tokens{'':11}{cells}"
     yield f"{'CPU of the session':34}" + "".join(f"{each.cpu:20.0f}" for each in report.sessions)
     yield f"{'MiB added':34}" + "".join(f"{each.memory:20.1f}" for each in report.sessions)
+    yield f"{'idle, ms of CPU per second':34}" + "".join(f"{each.idle:20.1f}" for each in report.sessions)
+    for name, grown in ("", Session.growth), (" with idle", Session.whole_growth):
+        yield f"{'last turn, of the fifth' + name:34}" + "".join(
+            f"{each:20.2f}" for each in map(grown, report.sessions)
+        )
     yield from target_table(report.targets)
 
 
