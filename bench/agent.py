@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -51,8 +52,6 @@ WAYS = 4
 """In which a session is led."""
 ANSWER = 24
 """Tokens of an answer."""
-AROUND = 1
-"""How many turns on either side count with the fifth one; as many are the last ones."""
 FIFTH = 5
 REST = 0.2
 """Seconds after an answer, in which a server does what it still has to do for it."""
@@ -152,10 +151,14 @@ class Session(Struct, frozen=True):
         return self._grown(lambda turn: turn.cpu)
 
     def _grown(self, cost: Callable[[Turn], float]) -> float:
-        """The cost of the last turn as a multiple of that of the fifth: medians of three."""
-        fifth = self.turns[FIFTH - 1 - AROUND : FIFTH + AROUND]
-        last = self.turns[-(2 * AROUND + 1) :]
-        return median(map(cost, last)) / median(map(cost, fifth))
+        """The last turn as a multiple of the fifth, on the line through all turns: one alone differs by half.
+
+        The line has the median of the slopes between any two turns: turns that are disturbed do not bend it.
+        """
+        costs = [*enumerate(map(cost, self.turns), 1)]
+        slope = median((y - x) / (last - first) for (first, x), (last, y) in combinations(costs, 2))
+        start = median(each - slope * number for number, each in costs)
+        return (start + slope * len(costs)) / (start + slope * FIFTH)
 
 
 class Report(Struct, frozen=True):
