@@ -26,7 +26,7 @@ class Calls:
 
 async def test_it_calls_once_for_each_silence():
     calls = Calls()
-    timer = SilenceTimer(SHORT, calls)
+    timer = SilenceTimer(SHORT, LONG, calls)
     timer.open()
     for times in (1, 2):
         timer.postpone()
@@ -36,9 +36,24 @@ async def test_it_calls_once_for_each_silence():
     timer.close()
 
 
+async def test_it_calls_again_while_a_silence_goes_on():
+    calls = Calls()
+    timer = SilenceTimer(SHORT, 2 * SHORT, calls)
+    timer.open()
+    timer.postpone()
+    await until(lambda: calls.count >= 4)
+    timer.pause()
+    count = calls.count
+    await asyncio.sleep(5 * SHORT)
+    assert calls.count == count
+    timer.postpone()
+    await until(lambda: calls.count > count + 1)
+    timer.close()
+
+
 async def test_it_waits_from_the_last_output_on():
     calls = Calls()
-    timer = SilenceTimer(LONG, calls)
+    timer = SilenceTimer(LONG, LONG, calls)
     timer.open()
     timer.postpone()
     await asyncio.sleep(0.6 * LONG)
@@ -51,7 +66,7 @@ async def test_it_waits_from_the_last_output_on():
 
 async def test_a_closed_one_does_not_call():
     calls, before = Calls(), len(os.listdir("/proc/self/fd"))
-    timer = SilenceTimer(SHORT, calls)
+    timer = SilenceTimer(SHORT, LONG, calls)
     timer.open()
     timer.postpone()
     timer.close()
@@ -65,7 +80,7 @@ async def test_a_closed_one_does_not_call():
 async def test_a_system_without_such_timers_has_none(monkeypatch):
     monkeypatch.setattr(silence, "_libc", SimpleNamespace())
     calls = Calls()
-    timer = SilenceTimer(SHORT, calls)
+    timer = SilenceTimer(SHORT, LONG, calls)
     timer.open()
     timer.postpone()
     await asyncio.sleep(3 * SHORT)
@@ -76,4 +91,4 @@ async def test_a_system_without_such_timers_has_none(monkeypatch):
 async def test_a_system_that_has_no_room_for_it_says_so(monkeypatch):
     monkeypatch.setattr(silence, "_libc", SimpleNamespace(timerfd_create=lambda *_: -1))
     with pytest.raises(OSError, match="Errno"):
-        SilenceTimer(SHORT, Calls()).open()
+        SilenceTimer(SHORT, LONG, Calls()).open()

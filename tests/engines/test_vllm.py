@@ -732,7 +732,7 @@ async def test_a_vllm_that_is_killed_is_dead_before_its_memory_is_free(monkeypat
         await asyncio.sleep(2.5 * SILENT_SECONDS)
         assert engine.load.running == 1  # it is silent, but alive
         assert engine.up
-        monkeypatch.setattr(vllm, "HUNG_SILENCES", 1)  # for long
+        monkeypatch.setattr(vllm, "HUNG_CHECKS", 1)  # for long
         assert not engine.up
         os.kill(worker if which == "worker" else core.pid, signal.SIGKILL)
         with pytest.raises(EngineDiedError, match="ended in the middle"):

@@ -91,7 +91,10 @@ ASKED: dict[str, tuple[str, Json]] = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Running]:
     async with running(SCRIPT, tools=[ActingTool()]) as server:
+        gc.collect()
+        gc.freeze()  # what is there is not looked at for each test
         yield server
+        gc.unfreeze()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

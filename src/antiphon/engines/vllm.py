@@ -67,11 +67,11 @@ log = structlog.get_logger()
 SILENT_SECONDS = 0.08
 """After this time without outputs, while requests run, vLLM's processes are checked."""
 
-CHECKED_SILENCES = 8
-"""While a silence goes on, they are checked each eighth time: a check takes 0.2 ms, a long prompt seconds."""
+CHECK_SECONDS = 0.64
+"""While a silence goes on, they are checked again each time: a check takes 0.2 ms, a long prompt seconds."""
 
-HUNG_SILENCES = 1500
-"""After so many of these times, two minutes, vLLM is taken to hang, until it sends something."""
+HUNG_CHECKS = 188
+"""After so many checks, two minutes, vLLM is taken to hang, until it sends something."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class VllmEngine:
         self._turns = Turns(apart=False)
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation | _SingleOutput] = {}
-        self._silence = SilenceTimer(SILENT_SECONDS, self._check_core)
-        self._silences = 0
+        self._silence = SilenceTimer(SILENT_SECONDS, CHECK_SECONDS, self._check_core)
+        self._checks = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: vLLM's object
@@ -172,7 +172,7 @@ class VllmEngine:
 
     @property
     def up(self) -> bool:
-        return self._core is not None and self._silences < HUNG_SILENCES
+        return self._core is not None and self._checks < HUNG_CHECKS
 
     @cached_property
     def memory(self) -> int:
@@ -452,18 +452,17 @@ class VllmEngine:
         """From now on vLLM has these to do."""
         if not self._running:
             self._silence.postpone()
-            self._silences = 0
+            self._checks = 0
         self._running |= {work.id: work for work in works}
 
     def _check_core(self) -> None:
         """Check whether vLLM's processes run, if requests run: there were no outputs for some time."""
         if self._core is None or not self._running:
-            return
-        if self._silences % CHECKED_SILENCES == 0 and self._core.ending:
+            self._silence.pause()
+        elif self._core.ending:
             self._died()
         else:
-            self._silence.postpone()
-            self._silences += 1
+            self._checks += 1
 
     async def _read(self, core: VllmCore) -> None:
         """Deliver vLLM's outputs, until it is stopped or ends unexpectedly."""
@@ -476,7 +475,7 @@ class VllmEngine:
     def _take(self, outputs: Sequence[Any]) -> None:
         """Deliver the outputs of a step."""
         self._silence.postpone()
-        self._silences = 0
+        self._checks = 0
         running = self._running
         for output in outputs:
             generation = running.get(output.request_id)
