@@ -9,10 +9,10 @@ Everything that Antiphon does for agents is on: responses are stored, and each c
 its prompt with that of the one before (`comparison_response_id`).
 
 The model has one layer, so that the layer in front of it is what is measured: the CPU time, user and kernel,
-of the process with the connections (vLLM computes in others), and the milliseconds to the first token, in
-which the work of the engine is. Later turns wait longer for the engine, and a server has timers whether it
-waits or has nothing to do: so the growth of a turn is that without what the same server takes for nothing in
-the same time, and the growth with it is printed, too. It needs the environment of `make test-vllm`.
+of the process with the connections (vLLM computes in others), and the milliseconds to the first token, which
+include the engine's work. Later turns wait longer for the engine, and a server has timers whether it waits or
+has nothing to do: so the growth of a turn is that without what the same server takes for nothing in the same
+time, and the growth with it is printed, too. It needs the environment of `make test-vllm`.
 """
 
 import argparse

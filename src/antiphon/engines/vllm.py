@@ -68,7 +68,7 @@ SILENT_SECONDS = 0.08
 """After this time without outputs, while requests run, vLLM's processes are checked."""
 
 CHECK_SECONDS = 0.64
-"""While a silence goes on, they are checked again each time: a check takes 0.2 ms, a long prompt seconds."""
+"""After each such time they are checked again: a check takes 0.2 ms, and a long prompt seconds."""
 
 HUNG_CHECKS = 188
 """After so many checks, two minutes, vLLM is taken to hang, until it sends something."""
