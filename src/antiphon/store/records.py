@@ -469,5 +469,6 @@ class StoreTuning(Struct, frozen=True, kw_only=True):
     """Seconds until a database that does not answer, or stays locked, is an error."""
     poll: float = 0.25
     """Seconds between polls for writes of other servers, if the database does not notify."""
-    longest_poll: float = 1.0
-    """The same where no other server writes: each poll wakes the process up."""
+    longest_poll: float = 0.5
+    """The same where no other server writes: each poll wakes the process up. What is done on one server is
+    known to all within a second."""
