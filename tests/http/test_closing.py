@@ -15,8 +15,8 @@ from antiphon.core.limits import Limits
 from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.script import Line, answer_of
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
-from antiphon.run import closing
 from tests.acting import ActingTool
+from tests.closed_answers import cut_at_the_same_place
 from tests.http.api import client
 from tests.http.chat_api import ChatApi, chatting, function
 from tests.http.messages_api import MessagesApi
@@ -76,13 +76,7 @@ class Obedient(ScriptedEngine):
 
 @pytest.fixture(autouse=True)
 def the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer is cut at the same place, asked for twice.
-
-    While the engine writes, more of it is passed on, and so cannot be cut any more, if the way out is known
-    earlier. That depends on how quick the machine is; `tests/run/test_closing.py` has it at any time.
-    """
-    monkeypatch.setattr(closing, "MAX_PLACES", 10_000)
-    monkeypatch.setattr(closing.ClosedGeneration, "_look_on", lambda _: None)
+    cut_at_the_same_place(monkeypatch)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -8,6 +8,7 @@ from itertools import combinations, product
 
 import pytest
 
+from tests.closed_answers import cut_at_the_same_place
 from tests.matrix.apis import APIS
 from tests.matrix.case import NAMES, PARAMETERS, TRIPLES, Case, cases, cut_cases
 from tests.matrix.play import faults_of
@@ -20,6 +21,11 @@ SOME_CUT = 1
 """And of those that are about answers that are cut."""
 SOME_BATCHED = 1
 """And of those that are lines of batches, too."""
+
+
+@pytest.fixture(autouse=True)
+def the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_at_the_same_place(monkeypatch)
 
 
 @pytest.mark.timeout(600 if WHOLE else 120)

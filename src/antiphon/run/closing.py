@@ -6,7 +6,8 @@ after them: `Closing` in `run/constraints.py` bounds how long the way out may ha
 more than the tokens left, chunks are held until the way is known. If the engine stops for want of tokens, the
 answer is cut after the last of its held tokens from which the way out fits in, and is closed from there: by
 the engine, where the way leaves a choice, with a constraint on the ways out; else, or if that fails, the
-shortest text is added as if the model had written it. That always fits.
+shortest text is added as if the model had written it. That always fits. The place depends on time: what is
+passed on because the way out was known cannot be cut any more.
 
 The way is worked out in another process. Text that was passed on is read there once; what is held, which has
 at most as many tokens as the way has bytes, as often as the tokens left are halved.
