@@ -8,7 +8,7 @@ import asyncio
 import gc
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,11 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 
+from antiphon.core.limits import DEFAULTS
+from antiphon.engines.script import token_id
+from antiphon.toolkits.programs.tool import Programs
 from tests.acting import ActingTool
+from tests.http.test_server_tools import LISTED, SHELL
 from tests.run.support import until
 from tests.server import NO_TLS, Running, running
 
@@ -28,10 +32,22 @@ CONNECTION = ("antiphon.http.protocol", "antiphon.apis.fields")
 """Of a connection that is closed, some headers are left."""
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>'
 RUN = '<tool_call>\n{"name": "python", "arguments": {"code": "6 * 7"}}\n</tool_call>'
+PRINTS = (
+    '<tool_call>\n{"name": "programmatic_tool_calling", "arguments": {"code": "print(6 * 7)"}}\n</tool_call>'
+)
+LISTS = '<tool_call>\n{"name": "shell", "arguments": {"commands": ["ls"]}}\n</tool_call>'
+FINDS = '<tool_call>\n{"name": "tool_search", "arguments": {"query": "f"}}\n</tool_call>'
+ASKS = PRINTS.replace("6 * 7", "f(a='b')")
 SCRIPT: list[Json] = [
     {"when": "42", "output": "It is 42."},
     {"when": "run?", "output": RUN},
     {"when": "call?", "output": CALL},
+    {"when": "program?", "output": PRINTS},
+    {"when": "asks?", "output": ASKS},
+    {"when": "<tool_response>", "output": "It is there."},
+    {"when": "list?", "output": LISTS},
+    {"when": "find?", "output": FINDS},
+    {"when": "dies?", "output": "half of an answer", "fail_after": 2},
     {"when": "long?", "output": "and so on " * 500, "delay_ms": 5},
     {"when": "think?", "output": "<think>Well.</think>Yes."},
     {"when": "object?", "output": '{"a": "' + "b" * 200 + '"}'},
@@ -45,7 +61,8 @@ SCHEMA = {
 }
 FUNCTION = {"name": "f", "parameters": SCHEMA}
 TOOLS = [{"type": "function", "function": FUNCTION}]
-PROGRAMS = {"type": "code_interpreter", "container": {"type": "auto"}}
+PYTHON = {"type": "code_interpreter", "container": {"type": "auto"}}
+PROGRAMS = {"type": "programmatic_tool_calling"}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "o", "schema": SCHEMA, "strict": True}}
 
 
@@ -70,31 +87,44 @@ ASKED: dict[str, tuple[str, Json]] = {
     "chat: a tool of the server": chat("run?", tools=[{"type": "code_interpreter"}]),
     "chat: a stop string": chat("long?", stop=["on and"]),
     "chat: stored": chat("hi", store=True),
-    "chat: too long": chat("word " * 50_000),
-    "chat: wrong": chat("hi", temperature="hot"),
     "completions": ("/v1/completions", {"prompt": "Once"}),
     "completions: best of": ("/v1/completions", {"prompt": ["Once", "Twice"], "n": 1, "echo": True}),
     "responses": response("hi"),
     "responses: not stored": response("think?", store=False),
     "responses: a call": response("call?", tools=[{"type": "function", **FUNCTION}]),
-    "responses: a tool of the server": response("run?", tools=[PROGRAMS]),
+    "responses: a tool of the server": response("run?", tools=[PYTHON]),
     "responses: a form that is cut": response("object?", text={"format": {"type": "json_schema", "name": "o", "schema": SCHEMA}}, max_output_tokens=30),
+    "responses: a program": response("program?", tools=[PROGRAMS]),
+    "responses: a program that waits for a call": response("asks?", tools=[PROGRAMS, {"type": "function", **FUNCTION, "allowed_callers": ["programmatic"]}]),
+    "responses: a shell": response("list?", tools=[{"type": "shell"}]),
+    "responses: a search for tools": response("find?", tools=[{"type": "tool_search"}, {"type": "function", **FUNCTION, "defer_loading": True}]),
     "messages": message("hi"),
     "messages: a call": message("call?", tools=[{"name": "f", "input_schema": SCHEMA}], tool_choice={"type": "any"}),
     "messages: reasoning": message("think?", thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000),
     "messages: no output": message("hi", max_tokens=0),
     "ollama": ("/api/chat", {"messages": [{"role": "user", "content": "hi"}]}),
-    "tokens": ("/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": {}}),
+    "tokens": ("/inference/v1/generate", {"token_ids": [token_id("Hi")], "sampling_params": {}}),
 }  # fmt: skip
+REFUSED: dict[str, tuple[str, Json]] = {
+    "too long": chat("word " * 50_000),
+    "responses: too long": response("word " * 50_000),
+    "messages: too long": message("word " * 50_000),
+    "wrong": chat("hi", temperature="hot"),
+    "tokens": ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {}}),
+    "chat: an engine that fails": chat("dies?"),
+    "responses: an engine that fails": response("dies?"),
+    "messages: an engine that fails": message("dies?"),
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Running]:
-    async with running(SCRIPT, tools=[ActingTool()]) as server:
+    async with running(
+        SCRIPT, tools=[ActingTool(), ActingTool("shell", (SHELL,), [LISTED]), Programs(DEFAULTS)]
+    ) as server:
         gc.collect()
         gc.freeze()  # what is there is not looked at for each test
         yield server
-        gc.unfreeze()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -141,29 +171,45 @@ async def is_over(server: Running) -> None:
 async def test_nothing_is_left_of_an_answer(
     server: Running, http: httpx.AsyncClient, path: str, body: Json, stream: bool
 ) -> None:
-    asked = {"model": "scripted", "stream": stream, **body}
-    await http.post(path, json=asked)
+    async def ask() -> None:
+        answer = await http.post(path, json={"model": "scripted", "stream": stream, **body})
+        assert answer.status_code == 200
+        assert '"error":{' not in answer.text
+
+    await leaves_nothing(server, ask)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("path", "body"), REFUSED.values(), ids=[*REFUSED])
+async def test_nothing_is_left_of_an_error(
+    server: Running, http: httpx.AsyncClient, path: str, body: Json, stream: bool
+) -> None:
+    async def ask() -> None:
+        answer = await http.post(path, json={"model": "scripted", "stream": stream, **body})
+        assert '"error":{' in answer.text
+
+    await leaves_nothing(server, ask)
+
+
+async def leaves_nothing(server: Running, ask: Callable[[], Awaitable[None]]) -> None:
+    """What is asked for the second time leaves nothing; the first time, caches are filled."""
+    await ask()
     await is_over(server)
     with found() as garbage:
         for _ in range(3):
-            await http.post(path, json=asked)
+            await ask()
         await is_over(server)
         assert garbage() == Counter()
 
 
 async def test_nothing_is_left_of_a_background_response(server: Running, http: httpx.AsyncClient) -> None:
     async def ask() -> None:
-        asked = {"model": "scripted", "input": "run?", "background": True, "tools": [PROGRAMS]}
+        asked = {"model": "scripted", "input": "run?", "background": True, "tools": [PYTHON]}
         id_ = (await http.post("/v1/responses", json=asked)).json()["id"]
         while (await http.get(f"/v1/responses/{id_}")).json()["status"] in {"queued", "in_progress"}:
             await asyncio.sleep(0.005)
 
-    await ask()
-    await is_over(server)
-    with found() as garbage:
-        await ask()
-        await is_over(server)
-        assert garbage() == Counter()
+    await leaves_nothing(server, ask)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
@@ -179,12 +225,8 @@ async def test_nothing_is_left_of_an_answer_whose_client_leaves(server: Running,
         ):
             async for _ in answer.aiter_raw():
                 break
-        await is_over(server)
 
-    await ask()
-    with found() as garbage:
-        await ask()
-        assert garbage() == Counter()
+    await leaves_nothing(server, ask)
 
 
 async def test_nothing_is_left_of_the_turns_of_a_websocket(server: Running) -> None:
@@ -201,7 +243,7 @@ async def test_nothing_is_left_of_the_turns_of_a_websocket(server: Running) -> N
         with found() as garbage:
             for said in ("run?", "call?", "think?"):
                 id_ = await ask(
-                    input=said, previous_response_id=id_, tools=[PROGRAMS, {"type": "function", **FUNCTION}]
+                    input=said, previous_response_id=id_, tools=[PYTHON, {"type": "function", **FUNCTION}]
                 )
             await is_over(server)
             assert garbage() == Counter()

@@ -297,7 +297,6 @@ class GenerationRun:
             self._decode(self._taken([Chunk("", finish=cut)]))
             return
         self._ended = asyncio.get_running_loop().create_future()
-        self._failure = None
         token = GIVE_BACK.set(self._give_back) if self._gives_back else None
         try:
             if plan.closing is None:
@@ -319,7 +318,9 @@ class GenerationRun:
             self._works = False
             self._work.cancel()
             self._ended.cancel()  # calls after this have no effect, because it is done
-            del self._work  # it refers to this object: no cycle is left for the garbage collector
+            # They refer to this object: no cycle is left for the garbage collector.
+            self._failure = None
+            del self._work
 
     def steer(self) -> None:
         """End where a conversation can go on: at once, or after the call that is open."""

@@ -380,19 +380,24 @@ class ResponseProjection:
         self._citations.add(event.result)
         if isinstance(details := event.result.details, FoundFunctions):
             self._found.update(details.names)
-        if call.result_type is None:
-            self._finish_item(call, COMPLETED, out)
-            return
-        self._finish_item(self._start_result(call, call.result_type, out), COMPLETED, out)
+        if call.result_type is not None:
+            self._start_result(call, call.result_type, out)
+        self._finish_call(call, COMPLETED, out)
 
-    def _start_result(self, call: Presenter, type_: str, out: list[bytes]) -> OpenItem:
+    def _finish_call(self, call: Presenter, status: str, out: list[bytes]) -> None:
+        """Finish the item of a call that was run, or that of its result, if it has begun."""
+        item = call if call.result_type is None else call.output
+        call.output = None  # it refers to the call: no cycle is left for the garbage collector
+        if item is not None:
+            self._finish_item(item, status, out)
+
+    def _start_result(self, call: Presenter, type_: str, out: list[bytes]) -> None:
         """Start the item of the result of a call, if it has not begun."""
         if call.output is None:
             call.output = call.result_item(self._position(type_))
             self._output.append(None)
             self._tokens.append([])
             out += call.output.start()
-        return call.output
 
     def _finish_item(self, item: OpenItem, status: str, out: list[bytes]) -> None:
         self._output[item.position.output_index], lines = item.close(status)
@@ -416,9 +421,7 @@ class ResponseProjection:
             out += empty.end(Message(Role.ASSISTANT, (TextPart(""),)))
             self._close(_status(event), out)
         for call in self._running:
-            cut = call if call.result_type is None else call.output
-            if cut is not None:
-                self._finish_item(cut, INCOMPLETE, out)
+            self._finish_call(call, INCOMPLETE, out)
         self._running.clear()
         self._end_generation()
 
