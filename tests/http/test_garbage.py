@@ -21,6 +21,7 @@ from antiphon.core.limits import DEFAULTS
 from antiphon.engines.script import token_id
 from antiphon.toolkits.programs.tool import Programs
 from tests.acting import ActingTool
+from tests.http.positions.test_tool_search import TOOLS as DEFERRED
 from tests.http.test_server_tools import LISTED, SHELL
 from tests.run.support import until
 from tests.server import NO_TLS, Running, running
@@ -36,7 +37,9 @@ PRINTS = (
     '<tool_call>\n{"name": "programmatic_tool_calling", "arguments": {"code": "print(6 * 7)"}}\n</tool_call>'
 )
 LISTS = '<tool_call>\n{"name": "shell", "arguments": {"commands": ["ls"]}}\n</tool_call>'
-FINDS = '<tool_call>\n{"name": "tool_search", "arguments": {"query": "f"}}\n</tool_call>'
+FINDS = (
+    '<tool_call>\n{"name": "tool_search", "arguments": {"query": "the orders of a customer"}}\n</tool_call>'
+)
 ASKS = PRINTS.replace("6 * 7", "f(a='b')")
 SCRIPT: list[Json] = [
     {"when": "42", "output": "It is 42."},
@@ -97,7 +100,7 @@ ASKED: dict[str, tuple[str, Json]] = {
     "responses: a program": response("program?", tools=[PROGRAMS]),
     "responses: a program that waits for a call": response("asks?", tools=[PROGRAMS, {"type": "function", **FUNCTION, "allowed_callers": ["programmatic"]}]),
     "responses: a shell": response("list?", tools=[{"type": "shell"}]),
-    "responses: a search for tools": response("find?", tools=[{"type": "tool_search"}, {"type": "function", **FUNCTION, "defer_loading": True}]),
+    "responses: a search for tools": response("find?", tools=DEFERRED),
     "messages": message("hi"),
     "messages: a call": message("call?", tools=[{"name": "f", "input_schema": SCHEMA}], tool_choice={"type": "any"}),
     "messages: reasoning": message("think?", thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000),
